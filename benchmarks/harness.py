@@ -141,13 +141,15 @@ def comparison_rows(case: str, comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def beside_row(case: str, comparison: Comparison, own: str, peer: str, **facts: Any) -> dict[str, Any]:
-    """Two contenders in one row: medians of their seconds, and how many times as long the peer takes."""
+    """Two contenders in one row: medians of their seconds, and how many times as long the peer takes; None where the
+    difference of two fits is too short to tell."""
+    seconds, peer_seconds = comparison.seconds(own), comparison.seconds(peer)
     return {
         "case": case,
         "contender": f"{own} beside {peer}",
-        "seconds": round(comparison.seconds(own), 7),
-        "peer_seconds": round(comparison.seconds(peer), 7),
-        "ratio": round(comparison.ratio(peer, own), 3),
+        "seconds": round(seconds, 7),
+        "peer_seconds": round(peer_seconds, 7),
+        "ratio": round(comparison.ratio(peer, own), 3) if min(seconds, peer_seconds) > 0 else None,
         **facts,
     }
 

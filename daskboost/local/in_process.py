@@ -117,7 +117,7 @@ class LocalRunner:
         if self._lent is not None:
             yield self._lent
             return
-        for batch in map(partial(source.taken, threads=self.threads), source.batches()):
+        for batch in map(partial(source.taken, threads=self.threads), source.batches(self.threads)):
             if source.lends(batch):
                 self._lent = batch
                 batch.fetch(self.threads)

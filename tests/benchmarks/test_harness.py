@@ -52,6 +52,8 @@ def test_ratio_is_the_median_of_neighbouring_pairs() -> None:
     assert beside_row("case", result, "a", "b", asked=1) == {
         "case": "case", "contender": "a beside b", "seconds": 3.0, "peer_seconds": 3.0, "ratio": 2.0, "asked": 1
     }
+    short = Comparison({"a": [Run(-0.1, {})], "b": [Run(0.1, {})]})
+    assert beside_row("case", short, "a", "b")["ratio"] is None, "differences of two fits that took about as long"
 
 
 @dataclass(frozen=True)

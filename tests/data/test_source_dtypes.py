@@ -18,7 +18,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskboost.data.input import row_batch
 from daskboost.data.input.source import Source, make_source
+from daskboost.errors import DataError
 
 F32_MAX = float(np.finfo(np.float32).max)
 COUNTS = st.integers(0, 30)
@@ -195,3 +197,42 @@ def test_the_largest_values_below_the_limit_are_kept() -> None:
 
 def test_a_missing_value_beyond_float32_is_found_without_a_warning() -> None:
     np.testing.assert_array_equal(read(np.array([[1.0, 1e300]]), missing=1e300), [[1, np.nan]])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int16", "columns", "strided", "frame", "mixed frame", "arrow"])
+def test_reading_does_not_depend_on_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each converts and checks rows of its own, also values beyond float32 without a warning."""
+    monkeypatch.setattr(row_batch, "VALUES_PER_THREAD", 1)
+    values = np.random.default_rng(0).normal(scale=100, size=(203, 5))
+    rows: Any = {
+        "columns": np.asfortranarray(values), "strided": values[::2, ::-1], "frame": pd.DataFrame(values),
+        "mixed frame": pd.DataFrame(values).astype({1: "float32", 2: "int32"}),
+        "arrow": pa.table({f"f{i}": values[:, i] for i in range(5)}),
+    }.get(kind)
+    if rows is None:
+        rows = values.astype(kind)
+    read = [list(make_source(rows).batches(threads)) for threads in (1, 2, 7)]
+    matrices = [np.concatenate([batch.features.on_host().matrix() for batch in batches]) for batches in read]
+    assert all(matrix.dtype == np.float32 and matrix.flags.c_contiguous for matrix in matrices)
+    assert len({matrix.tobytes() for matrix in matrices}) == 1
+
+
+def test_missing_values_are_counted_on_any_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_batch, "VALUES_PER_THREAD", 1)
+    monkeypatch.setattr(row_batch, "BLOCK_ROWS", 30)
+    values = np.random.default_rng(0).normal(size=(203, 5)).astype(np.float32)
+    values[60:90, 2] = np.nan
+    values[202, 4] = np.nan
+    for threads in (1, 2, 7):
+        assert row_batch.DenseRows(values).missing_values(threads).tolist() == [0, 0, 30, 0, 1]
+    assert row_batch.DenseRows(values[:0]).missing_values(7).tolist() == [0] * 5
+
+
+def test_threads_say_what_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_batch, "VALUES_PER_THREAD", 1)
+    values = np.random.default_rng(0).normal(scale=100, size=(203, 5))
+    values[150, 3] = 1e39
+    for threads in (1, 7):
+        for large in (pd.DataFrame(values), np.asfortranarray(values)):
+            with pytest.raises(DataError, match=r"too large for float32 \(3\.4e38\) in: '(f3|3)'"):
+                list(make_source(large).batches(threads))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from daskboost.data.input.device_read import Columns, host_block
 from daskboost.data.input.kinds import is_pandas, kind_of
 from daskboost.data.input.parquet import RowGroup
+from daskboost.data.input.row_batch import by_rows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Bool, Float32, flat, in_columns
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _TILE_ROWS = 4096  # rows filled at a time: a tile of 4096 x 64 float32 stays in a core's second-level cache
 
 
-def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
+def dense_values(block: Table | RowGroup, columns: Columns, threads: int = 1) -> Float32:
     """Features of a block as a matrix; null and masked entries are NaN.
 
     Parameters
@@ -37,6 +38,8 @@ def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
     block : 2-D array, pandas DataFrame, pyarrow Table or RowGroup
     columns : tuple or None
         Column names of a frame, column positions of an array; None for all.
+    threads : int, default 1
+        Row ranges converted at the same time.
 
     Returns
     -------
@@ -52,9 +55,25 @@ def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
         if isinstance(block, RowGroup):
             return _fill_batches(block.n_rows, columns or block.columns, block.batches(columns))
         values = raw_values(block, columns)
-        if isinstance(values, list):
-            return _fill(values, np.empty((len(block), len(values)), np.float32))
-        return np.ascontiguousarray(values, dtype=np.float32)
+    if isinstance(values, list):
+        return _filled(values, np.empty((len(block), len(values)), np.float32), threads)
+    if values.dtype == np.float32 and values.flags.c_contiguous:
+        return values
+    return _filled(values, np.empty(values.shape, np.float32), threads)
+
+
+def _filled(values: npt.NDArray[Any] | Sequence[npt.NDArray[Any]], out: Float32, threads: int) -> Float32:
+    """Copy a matrix, or columns, into a row-major one of as many rows."""
+    def fill(start: int, stop: int) -> None:
+        part = out[start:stop]
+        with np.errstate(over="ignore"):  # which each thread has to say
+            if isinstance(values, np.ndarray):
+                np.copyto(part, values[start:stop], casting="unsafe")
+            else:
+                _fill([column[start:stop] for column in values], part)
+
+    by_rows(fill, out, threads)
+    return out
 
 
 def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:

@@ -23,6 +23,7 @@ from daskboost.data.input.row_batch import (
     Features,
     FeatureSchema,
     SparseRows,
+    by_rows,
 )
 from daskboost.data.input.row_columns import (
     COLUMNS,
@@ -75,6 +76,8 @@ class ReadSpec:
         Bytes of a GPU that quantizing may take; None for what is free.
     is_late : bool
         Whether features on the host stay `UploadedRows`, to be read where they are predicted.
+    threads : int
+        Row ranges of dense features that are converted and checked on the host at the same time.
     """
 
     schema: FeatureSchema
@@ -87,6 +90,7 @@ class ReadSpec:
     device: str | None = None
     device_memory_limit: int | None = None
     is_late: bool = False
+    threads: int = 1
 
     @property
     def frame_columns(self) -> list[Hashable]:
@@ -156,12 +160,12 @@ class ReadSpec:
         """Features of a block in the host's memory, converted and checked there; raises as `read`."""
         if is_sparse(x):
             return self._sparse(x)
-        values = dense_values(x, self.columns)
+        values = dense_values(x, self.columns, self.threads)
         if not math.isnan(self.missing):
             given = values
             values = np.where(given == np.float32(self.missing), np.float32(np.nan), given)
         features = DenseRows(_frozen(values))
-        if features.n_rows and _beyond(values):
+        if any(by_rows(lambda start, stop: _beyond(values[start:stop]), values, self.threads)):
             with np.errstate(invalid="ignore"):
                 self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
         return features

@@ -142,13 +142,14 @@ class Source:
     def _inputs(self) -> tuple[Blocks, ...]:
         return self.x, *self.beside.values()
 
-    def batches(self) -> Iterator[RowBatch]:
-        """Read the partitions one after another; one is in memory at a time.
+    def batches(self, threads: int = 1) -> Iterator[RowBatch]:
+        """Read the partitions one after another, each on so many threads; one is in memory at a time.
 
         Errors are those of `ReadSpec.read`, and DataTypeError for text labels without classes, before anything is read.
         """
         self.require_numeric_labels()
-        return (partition.load(self.spec, self.compute) for partition in self.partitions)
+        spec = replace(self.spec, threads=threads)
+        return (partition.load(spec, self.compute) for partition in self.partitions)
 
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.

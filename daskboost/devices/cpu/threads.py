@@ -153,9 +153,12 @@ def _end_team(words: Int64) -> None:
     words[JOIN] = STOP
 
 
-def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int) -> list[T]:
-    """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges that start at multiples of 8."""
-    step = max(8, -(-n // max(threads, 1) // 8) * 8 + 8) if threads > 1 else max(n, 1)
+def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int = 8) -> list[T]:
+    """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges of at least `least` (but the last).
+
+    Ranges start at multiples of 8.
+    """
+    step = max(-(-least // 8) * 8, -(-n // max(threads, 1) // 8) * 8 + 8) if threads > 1 else max(n, 1)
     ranges = [(start, min(start + step, n)) for start in range(0, n, step)]
     if len(ranges) <= 1:
         return [kernel(start, stop) for start, stop in ranges]

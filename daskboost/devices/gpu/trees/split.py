@@ -273,9 +273,9 @@ class VectorKernels(SplitKernels):
         for end, part in zip(ends.tolist(), numbers, strict=True):
             found.append(packed[end - part.size : end].view(part.dtype))
         own, parents, siblings, steps, sums, units = found
-        per_list = n if len(nodes.allowed) == 1 else 1
+        per_list, bounds = n if len(nodes.allowed) == 1 else 1, sums[:0].view(np.float64)  # vectors have none
         return Level(
-            own, parents, siblings, sums, sums, self.allowed_of(nodes.allowed), per_list, units, n,
+            own, parents, siblings, sums, bounds, self.allowed_of(nodes.allowed), per_list, units, n,
             steps=steps.reshape(3, n),
         )  # fmt: skip
 
