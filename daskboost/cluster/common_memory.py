@@ -1,8 +1,8 @@
 """Memory that processes of one host have in common: files in the host's memory, mapped by each of them.
 
-A file's name is random and only lives until all have opened it, so that nothing is left behind, however they end. Its
-pages are taken when it is made: where a container's share of such memory is too small, that shows then, and not by a
-signal later.
+A file's name is random and only lives until all have opened it. What a process leaves that is killed in between, others
+of its user on this host remove when they make a room. A file's pages are taken when it is made: where the place is too
+small, that shows then, and not by a signal later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from daskboost.dtypes import UInt8
 
 DIRECTORY = Path("/dev/shm")
 """Where files lie in memory; other systems than Linux have no such place."""
+PREFIX = "daskboost-"
+"""Names of files begin so, followed by the number of their process."""
 MOST_BYTES = 1 << 28
 """What is larger than 256 MiB is sent instead: the room would be missed, and the time is not."""
 
@@ -30,7 +32,8 @@ class Room:
         self.name = ""
         """Empty where there is no room, for want of memory or of a place for it."""
         self._array: UInt8 | None = None
-        path = DIRECTORY / f"daskboost-{secrets.token_hex(16)}"
+        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
+        _remove_left()
         if n_bytes > MOST_BYTES or not hasattr(os, "posix_fallocate"):
             return
         try:
@@ -41,8 +44,9 @@ class Room:
             os.posix_fallocate(descriptor, 0, n_bytes)
             self._array = _mapped(descriptor, n_bytes)
             self.name = path.name
-        except OSError:
-            path.unlink()
+        except (OSError, ValueError, OverflowError):
+            with contextlib.suppress(OSError):
+                path.unlink()
         finally:
             os.close(descriptor)
 
@@ -61,7 +65,7 @@ class Room:
                 return None
             try:
                 rooms.append(_mapped(descriptor, len(self._array)))
-            except (OSError, ValueError):
+            except (OSError, ValueError, OverflowError):
                 return None
             finally:
                 os.close(descriptor)
@@ -72,6 +76,26 @@ class Room:
         if self.name:
             with contextlib.suppress(OSError):
                 (DIRECTORY / self.name).unlink()
+
+
+def _remove_left() -> None:
+    """Remove files of processes that have ended."""
+    for path in DIRECTORY.glob(f"{PREFIX}*"):
+        process = path.name[len(PREFIX) :].split("-")[0]
+        with contextlib.suppress(OSError):
+            if process.isdigit() and _has_ended(int(process)) and path.stat().st_uid == os.getuid():
+                path.unlink()
+
+
+def _has_ended(process: int) -> bool:
+    """Whether a process of this user does not run any more, as far as this one can see."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _mapped(descriptor: int, n_bytes: int) -> UInt8:

@@ -124,7 +124,7 @@ class ChannelEngines:
                 pending.discard(rank)
                 replies[rank] = reply
                 if type(reply) is Failure:
-                    error_ = reply.as_engine_error(rank, self.workers[rank], self._phase)
+                    error_ = reply.as_error(rank, self.workers[rank], self._phase)
                     if not reply.is_consequence:
                         self._fail(error_)
                     self._selector.unregister(self.channels[rank])  # it hangs up now, and is not to blame

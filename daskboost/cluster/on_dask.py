@@ -81,7 +81,7 @@ def run_fit(
     Raises
     ------
     EngineError
-        An engine raised; the message and the cause tell what.
+        An engine raised; the message and the cause tell what. What it raised about the data stays a `DataError`.
     WorkerLostError
         A worker died, left, or fell silent.
     SchedulerLostError

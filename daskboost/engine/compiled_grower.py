@@ -1,7 +1,7 @@
 """Trees that grow on a CPU in one compiled call each (`devices/cpu/grow.py`), over rows that stay in memory.
 
 `fit/host_grower.py` grows the same trees and serves all fits; this grower is for those whose recipe and rows allow it
-(`why_not_compiled`). Several engines grow them in step: calls return where these have something to tell each other.
+(`why_not_compiled`). Several engines grow them in step, and tell each other what they need (`Meeting`).
 """
 
 from __future__ import annotations

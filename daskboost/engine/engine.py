@@ -1,6 +1,7 @@
 """One shard on one device: a state machine that answers the coordinator's requests. It knows nothing of Dask.
 
-An engine holds what loops over rows; every decision (splits, leaf values, stopping) comes from the coordinator.
+An engine holds what loops over rows; every decision (splits, leaf values, stopping) comes from the coordinator, or from
+its loop run beside each engine, where these grow whole rounds (`whole_rounds.py`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from daskboost.fit.peers import Peers
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
 from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
+from daskboost.metrics.own_metric import CustomMetric
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +70,15 @@ class WholeRounds:
         reason = "" if self.grows_alone else why_not_compiled(engine, spec)
         self._reason = _why_not_in_step(spec, reason) if peers.n_peers > 1 else ""
         """Why the coordinator is to grow the rounds."""
+        has_own = any(isinstance(metric, CustomMetric) for metrics in spec.metrics for metric in metrics)
+        self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
+        """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
         outbox = Outbox(InStep(engine, peers))
         self._rounds = (
             _rounds_on_device(engine, spec, outbox) if self.grows_alone
             else rounds_of(spec, outbox, threads) if reason else _compiled_rounds(engine, spec, outbox, peers)
         )  # fmt: skip
-        if not self.grows_alone:
+        if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
 
     @property
@@ -83,7 +87,7 @@ class WholeRounds:
         return {m.WhyNotWhole: lambda _: m.Reason(self._reason), m.GrowRounds: self._grow}
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
-        return m.Rounds(self._take(min(message.n, ROUNDS_AT_ONCE)))
+        return m.Rounds(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
         """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it."""

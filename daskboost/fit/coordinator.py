@@ -138,6 +138,8 @@ def grow_whole_rounds(outbox: Outbox) -> bool:
     reasons = {reply.text for reply in outbox.ask(m.WhyNotWhole()) if reply.text}
     if reasons:
         logger.info("trees grow level by level, as the coordinator says: %s", "; ".join(sorted(reasons)))
+    elif outbox.n_engines > 1:
+        logger.info("%d engines grow trees in step, in compiled calls", outbox.n_engines)
     return not reasons
 
 

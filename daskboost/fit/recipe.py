@@ -71,7 +71,7 @@ class Recipe:
     quantiles: tuple[float, ...] | None
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
-    """What grows trees on a GPU whose memory has room for it; CPUs always grow them with the host."""
+    """What grows trees on a GPU whose memory has room for it; `engine/compiled_grower.py` has the rule of CPUs."""
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.dtypes import Array, UInt8
-from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
+from daskboost.errors import DaskBoostError, DataError, EngineError, FitCancelledError
 from daskboost.wire import register
 
 V = TypeVar("V")
@@ -87,11 +87,25 @@ class Failure:
     """The formatted traceback, causes included."""
     is_consequence: bool = False
     """Whether the exception only reports that somebody else failed."""
+    is_about_data: bool = False
+    """Whether it is a `DataError`: engines that decide in step refuse data alike, so that it matters little which one
+    says so."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         text = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, _sendable(_text(error)), _sendable(text), _is_consequence(error))
+        return cls(
+            type(error).__name__, _sendable(_text(error)), _sendable(text), _is_consequence(error),
+            isinstance(error, DataError),
+        )  # fmt: skip
+
+    def as_error(self, rank: int, where: str, phase: str) -> DaskBoostError:
+        """Return the error to raise at the coordinator: a `DataError` stays that, others become an `EngineError`."""
+        if not self.is_about_data:
+            return self.as_engine_error(rank, where, phase)
+        error = DataError(self.message)
+        error.__cause__ = RemoteError(self.traceback)
+        return error
 
     def as_engine_error(self, rank: int, where: str, phase: str) -> EngineError:
         """The error to raise at the coordinator, for engine `rank` at `where` that failed while handling `phase`."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numba
 import numpy as np
 import pytest
 from cluster.test_channels import PairConnector
@@ -18,12 +20,14 @@ from cluster.test_channels import PairConnector
 from daskboost.cluster import common_memory
 from daskboost.cluster.channel import Channel
 from daskboost.cluster.session import ChannelPeers
-from daskboost.devices.cpu.team import arrive, come_together
+from daskboost.devices.cpu import team
 from daskboost.engine.compiled_grower import addresses
 from daskboost.local.links import PeerLostError, local_peers
 
 T = TypeVar("T")
 N = 3
+arrive: Any = numba.njit(lambda room: team.arrive(room))
+come_together: Any = numba.njit(lambda room, rooms: team.come_together(room, rooms))
 
 
 @pytest.fixture
@@ -108,6 +112,19 @@ def test_there_are_rooms_for_all_or_for_none(
 
     assert at_once(ask) == [None] * N
     assert not list(directory.iterdir())
+
+
+def test_what_a_killed_process_has_left_is_removed(directory: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, living, strange = (
+        directory / f"{common_memory.PREFIX}{name}" for name in (f"{ended.pid}-a", f"{os.getpid()}-a", "what-a")
+    )
+    for path in (left, living, strange):
+        path.touch()
+    room = common_memory.Room(64)
+    assert sorted(directory.iterdir()) == sorted([living, strange, directory / room.name])
+    room.forget_name()
 
 
 def test_engines_come_together_or_look_again() -> None:

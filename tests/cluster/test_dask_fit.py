@@ -20,6 +20,7 @@ from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.cluster import dask_data
+from daskboost.devices.budget import plan
 from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
 
 
@@ -270,6 +271,22 @@ def test_bad_rows_on_a_worker_are_named_at_the_client(client: Any) -> None:
     features[-1, 3] = np.inf
     with pytest.raises(DataError, match="x3"):
         db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label")
+
+
+@pytest.mark.parametrize("reduction", ["coordinator", "auto"])
+def test_gradients_that_are_no_numbers_are_refused_as_such(
+    client: Any, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds out: the coordinator, or the engines themselves where they grow rounds in step."""
+    monkeypatch.setattr(plan, "SMALL_ROWS", 0)  # weights of small data are no part of gradients
+    features, labels, weights = table()
+    labels, weights = labels.astype(np.float32), np.ones(len(labels), np.float32)
+    labels[5], weights[5] = 1e6, 1e38
+    params = {"base_score": 0.0, "reduction": reduction, "device": "cpu", "objective": "reg:squarederror"}
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 6), "label", weight="weight") as data:
+        with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
+            db.train(params, data, 3)
+        assert all_freed(client)
 
 
 def test_a_callback_stops_a_cluster_fit_where_it_stops_an_embedded_one(client: Any) -> None:
