@@ -149,7 +149,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
     without_host = recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS
     margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
     return FitSize(
-        train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
+        train=train, evals=tuple(evals), n_engines=recipe.n_engines, all_rows=recipe.n_rows,
+        n_slots=outline.n_slots, most_slots=outline.most_slots,
         n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,
         max_leaves=leaf_limit(params), n_rounds=outline.n_rounds, small_data=recipe.small_data, has_weight=has_weight,
         keep_gradients=recipe.keeps_round(place.keep_gradients), n_threads=place.n_threads,

@@ -55,6 +55,9 @@ Growth = Literal["host", "levels", "best first"]
 class Recipe:
     """The parts that a fit is made of; see `make_recipe`."""
 
+    n_engines: int
+    n_rows: int
+    """Training rows of all engines."""
     rows: RowSource
     share: float
     """Share of all rows in the sample that trees grow on; 1 where that is all rows."""
@@ -169,7 +172,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     why_host = f"{n_engines} engines take part" if n_engines > 1 else of_trees
     growth: Growth = "best first" if best_first else "levels"
     return Recipe(
-        rows=source,
+        n_engines=n_engines, n_rows=n_rows, rows=source,
         share={"all": 1.0, "certified": params.resident_share, "drawn": params.subsample}[source],
         subsample=1.0 if by_gradients else params.subsample,
         # Weights of rows that stand for others count no rows, so that rows drawn by gradients are never small data.

@@ -15,6 +15,7 @@ from daskboost import QuantizedDataset, train
 from daskboost.engine import compiled_grower, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.local.links import LocalPeers
+from daskboost.training.plan_fit import plan
 
 Params = dict[str, Any]
 
@@ -149,6 +150,26 @@ def test_engines_in_step_grow_the_trees_of_one(
         ours = train(given, shared, 3)
     assert len(grown) == how["engines"]
     assert ours.to_bytes() == theirs.to_bytes()
+
+
+def test_engines_in_step_take_what_their_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are as many as all engines' rows make, each of which has few."""
+    x, y = _rows(3_000, 6)
+    y = np.random.default_rng(2).normal(size=len(y)).astype(np.float32)  # which no tree explains
+    held: list[int] = []
+
+    class Measured(CompiledGrower):
+        def _make_room(self, status: int) -> None:
+            super()._make_room(status)
+            arrays = (self._pool.words, self._pool.pairs, self._meeting.room, self._step.partials)
+            held.append(sum(array.nbytes for array in arrays))
+
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", Measured)
+    params = {"device": "cpu", "max_depth": 14, "min_child_weight": 0, "n_jobs": 1}
+    with quantized(Data(x, y, None), engines=30, partitions=30, max_bin=256) as data:
+        planned = plan(params, data)
+        train(params, data, num_boost_round=2)
+    assert 0 < max(held) <= planned.histograms_bytes + planned.scratch_bytes
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])

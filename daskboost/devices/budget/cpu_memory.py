@@ -42,7 +42,7 @@ def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan
         + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows)),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
-        histograms_bytes=histograms_bytes(size),
+        histograms_bytes=histograms_bytes(size) + told_bytes(size),
         evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
@@ -129,12 +129,18 @@ def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
 
 def slot_bytes(size: FitSize) -> int:
     """Sums of g and h: a word for small nodes (`histogram.py`), of which small data has no others."""
-    return 8 if size.train.n_rows <= WORD_ROWS else 16
+    return 8 if size.most_rows <= WORD_ROWS else 16
 
 
 def histograms_bytes(size: FitSize) -> int:
     """Return the bytes of the nodes that are there, and of buffers that are kept."""
     return slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * size.open_histograms
+
+
+def told_bytes(size: FitSize) -> int:
+    """Return the bytes of what engines tell each other of a level's histograms: those of one of two children, in a room
+    that is up to twice as large as is needed."""
+    return slot_bytes(size) * size.n_entries * size.deepest_nodes if size.n_engines > 1 else 0
 
 
 def shared_tasks(n_threads: int) -> int:

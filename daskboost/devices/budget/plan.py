@@ -108,6 +108,9 @@ class FitSize:
     """Most bytes of a GPU's memory that it may take."""
     resident: tuple[int, ...] | None = None
     """What is decided already of the chunks that a GPU keeps, see `Plan`."""
+    n_engines: int = 1
+    all_rows: int = 0
+    """Training rows of all engines; 0 where there is no other one."""
     rows: RowSource = "all"
     """Which rows grow a tree."""
     share: float = 1.0
@@ -201,8 +204,13 @@ class FitSize:
         return 2 if self.grow_policy == "lossguide" else self._nodes_at(self.depth - 1)
 
     def _nodes_at(self, depth: int) -> int:
-        """Most nodes of a level."""
-        return most_nodes(depth, self.grow_policy, self.train.n_rows, self.max_leaves)
+        """Most nodes of a level, which other engines may have rows of."""
+        return most_nodes(depth, self.grow_policy, self.most_rows, self.max_leaves)
+
+    @property
+    def most_rows(self) -> int:
+        """Training rows of all engines."""
+        return max(self.all_rows, self.train.n_rows)
 
 
 def most_nodes(depth: int, grow_policy: str, n_rows: int, max_leaves: int) -> int:
