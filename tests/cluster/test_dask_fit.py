@@ -20,8 +20,8 @@ from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.cluster import dask_data
-from daskboost.devices.budget import plan
 from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
+from daskboost.fit import scales
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ def test_gradients_that_are_no_numbers_are_refused_as_such(
     client: Any, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever finds out: the coordinator, or the engines themselves where they grow rounds in step."""
-    monkeypatch.setattr(plan, "SMALL_ROWS", 0)  # weights of small data are no part of gradients
+    monkeypatch.setattr(scales, "SMALL_ROWS", 0)  # weights of small data are no part of gradients
     features, labels, weights = table()
     labels, weights = labels.astype(np.float32), np.ones(len(labels), np.float32)
     labels[5], weights[5] = 1e6, 1e38

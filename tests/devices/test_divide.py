@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from reference import partition as reference
 
-from daskboost.devices.cpu.partition import divide, put_back
+from daskboost.devices.cpu import partition
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView
 from daskboost.devices.row_order import RowOrder
 
+divide: Any = numba.njit(lambda *given: partition.divide(*given))  # which are for compiled code alone
+put_back: Any = numba.njit(lambda *given: partition.put_back(*given))
 N_BINS, MISSING_LEFT = np.array([7, 3], np.int32), (True, False)
 
 
