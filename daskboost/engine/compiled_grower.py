@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import shared_tasks
-from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.by_reference import by_reference, renew
 from daskboost.devices.cpu.grow import (
     ASKS,
     DEPTHWISE,
@@ -118,6 +118,8 @@ class CompiledGrower:
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)
         self._parts = empty_parts()
+        self._state: Growing | None = None
+        self._of_tree: Tree | None = None
         self._kept: list[tuple[Array, Array]] = []
         self._g = self._h = self._weight
 
@@ -195,10 +197,7 @@ class CompiledGrower:
         while True:
             tree = self._tree(features, output, rounding, learning_rate)
             self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
-            state = by_reference(Growing(
-                self._threads.team, self._parts, self._chunks, self._nodes, self._pool, self._step, self._rules, tree,
-                self._meeting,
-            ))  # fmt: skip
+            state = self._growing(tree)
             if not self._parts.any():
                 find_parts(state)
             status, size = grow(state)
@@ -211,6 +210,18 @@ class CompiledGrower:
         table = self._table(size, rounding)
         self._sets.add_to_evals([(walk_arrays(table), output)])
         return table
+
+    def _growing(self, tree: Tree) -> Growing:
+        """Return all that a tree grows with, by reference."""
+        of = Growing(
+            self._threads.team, self._parts, self._chunks, self._nodes, self._pool, self._step, self._rules, tree,
+            self._meeting,
+        )  # fmt: skip
+        if self._state is None:
+            self._state = by_reference(of)
+        else:
+            renew(self._state, of)
+        return self._state
 
     def _allow(self, features: FeatureRules, allowed: UInt8) -> None:
         """Write which features the nodes may use that are opened."""
@@ -234,12 +245,17 @@ class CompiledGrower:
             self._kept = stored
             self._g, self._h = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
         unit_g, unit_h = rounding.units
-        return by_reference(Tree(
+        of = Tree(
             g=self._g, h=self._h, weight=self._weight, margin=self._margin, output=output,
             n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
             unit_h=unit_h, least_gain=least_gain(params, rounding.noise_gain), learning_rate=float(learning_rate),
             allowed=_allowed(features, params, len(self._nodes.left)),
-        ))  # fmt: skip
+        )  # fmt: skip
+        if self._of_tree is None:
+            self._of_tree = by_reference(of)
+        else:
+            renew(self._of_tree, of)
+        return self._of_tree
 
     def _make_room(self, status: int) -> None:
         """Make twice the room for what there was too little of."""

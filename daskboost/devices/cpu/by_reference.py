@@ -31,7 +31,7 @@ from daskboost.dtypes import Int64
 _cgutils: Any = cgutils  # these have no types
 _populate: Any = populate_array
 _typeof: Any = typeof
-_ALL_BITS = (1 << 64) - 1
+_SIGN, _BEYOND = 1 << 63, 1 << 64
 _INT64, _FLOAT64 = Struct("q"), Struct("d")
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Record:
             kinds = [each._kind if isinstance(each, Record) else _typeof(each) for each in of]
             _KINDS[key] = Reference(dict(zip(names, zip(kinds, places, strict=True), strict=True)))
         self._kind: Reference = _KINDS[key]
-        self._memory: Int64 = np.array([word & _ALL_BITS for word in words], np.uint64).view(np.int64)
+        self._memory: Int64 = np.array(words, np.int64)
         self._address: int = self._memory.__array_interface__["data"][0]
 
     def __getattr__(self, name: str) -> object:
@@ -97,8 +97,20 @@ def _put(member: Any, words: list[int]) -> int:
     elif isinstance(member, np.float32):
         words.append(int(member.view(np.int32)))
     else:
-        words.append(0 if member is None else int(member))
+        word = 0 if member is None else int(member)
+        words.append(word if word < _SIGN else word - _BEYOND)  # the same bits as an int64
     return first
+
+
+def renew(record: T, of: T) -> None:
+    """Have a record hold another tuple, whose members are of the same types; quicker than to make a new one."""
+    assert isinstance(record, Record)
+    words: list[int] = []
+    for each in cast(tuple[object, ...], of):
+        _put(each, words)
+    assert len(words) == len(record._memory)
+    record._of = cast(tuple[object, ...], of)
+    record._memory[:] = words
 
 
 def by_reference(of: T) -> T:
