@@ -46,7 +46,7 @@ class Config:
     workers: int = 2
     threads_per_worker: int = 1
     threads: int = 1
-    """Of the engine in process."""
+    """Threads of the engine in process."""
     partitions: int = 8
     repeats: int = 5
     reduction: str = "auto"

@@ -30,7 +30,7 @@ SKETCH_OUTPUTS = 8
 """So many of them."""
 VECTORS = {"multi_strategy": "multi_output_tree"}
 UNWATCHED = " unwatched"
-"""Behind a library's name: the same fit without metrics of an evaluation set."""
+"""What follows a library's name in that of the same fit without metrics of an evaluation set."""
 METRIC_TOLERANCE = 1e-5
 """How far a metric of a fit's history may be from the naive one of the same rows."""
 

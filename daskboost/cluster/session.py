@@ -43,9 +43,6 @@ INLINE_BYTES = 1 << 14
 is ever more than two exchanges ahead of another, so such a send cannot block for ever."""
 
 
-WHY_NO_ROOM = "they are on several hosts, or it is too small"
-
-
 class PeerConnector(Protocol):
     """Makes the connections of one engine; blocking."""
 
@@ -89,7 +86,7 @@ class ChannelPeers:
         finally:
             room.forget_name()
         if not are_common:
-            logger.info("engines send each other what they could read in common memory: %s", WHY_NO_ROOM)
+            logger.info("engines send each other histograms: they are on several hosts, or common memory is too small")
         return rooms if are_common else None
 
     def check(self) -> None:

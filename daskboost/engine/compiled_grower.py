@@ -16,6 +16,7 @@ from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.by_reference import by_reference, renew
 from daskboost.devices.cpu.grow import (
     ASKS,
+    AT,
     DEPTHWISE,
     DONE,
     FOUND,
@@ -34,7 +35,6 @@ from daskboost.devices.cpu.grow import (
     OPENED,
     STAGE,
     STARTS,
-    SUMS,
     SYMMETRIC,
     WAITING,
     Chunks,
@@ -52,7 +52,6 @@ from daskboost.devices.cpu.grow import (
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.split import SplitTable
-from daskboost.devices.cpu.team import LINE
 from daskboost.devices.cpu.views import CpuView, WalkArrays, host_address
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.dtypes import Array, Float64, Int64, UInt8
@@ -175,10 +174,8 @@ class CompiledGrower:
             ends = (meeting.begin + meeting.ends).tolist()
             self._told = peers.exchange([meeting.room[a:b] for a, b in pairwise(ends)])
         else:
-            begin = SUMS + LINE // 2 * ((meeting.room[0] - 1) & 1)
-            found = FOUND, FOUND + FOUND_WORDS * counts[OPENED]
-            begin, end = (begin, begin + 3) if counts[STAGE] == HAS_SUMS else found
-            self._told = peers.share(meeting.room[begin:end])
+            n_words = 3 if counts[STAGE] == HAS_SUMS else FOUND_WORDS * counts[OPENED]
+            self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0
 

@@ -56,7 +56,7 @@ def test_outputs_of_vectors_share_launches(rows: str, n_classes: int, takes: Tak
 
 
 def test_quantiles_of_all_leaves_share_launches(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all trees of a group: each of a key's digits takes two, and one map of tiles serves them."""
+    """Launches for all trees of a group: each of a key's digits takes two, and one map of tiles serves them."""
     monkeypatch.setattr(plans, "trees_together", lambda *_: 3)
     fit(takes, {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "max_depth": 4})
     found = launches(takes)

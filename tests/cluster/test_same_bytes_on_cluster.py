@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 COMPILED = ("regression", "five classes")
-"""Those whose trees a CPU grows in compiled calls."""
+"""Kinds whose trees a CPU grows in compiled calls."""
 ROUNDS = {"regression": 4, "logistic": 4, "five classes": 2, "sketched vectors": 3}
 """The second round's gradients come from the first's trees."""
 WORKERS = (0, 1, 2, 3)  # 0: in this process

@@ -187,11 +187,13 @@ class Step(NamedTuple):
     """`OPENED` and so on."""
 
 
-OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE, IS_TOLD, STATUS = range(14)
+N_COUNTS = 15
+(
+    OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE, IS_TOLD, STATUS, AT,
+) = range(N_COUNTS)  # fmt: skip
 """Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
 root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; the stage, whether engines are
-yet to meet at its end, and what the call ends with."""
-N_COUNTS = 14
+yet to meet at its end, and what the call ends with; where in rooms begins what is told to all."""
 
 
 class Rules(NamedTuple):
@@ -757,15 +759,12 @@ def _told_by(state: Growing, engine: int, size: int) -> Int64:
 
 
 @uncounted()
-def _sums_at(state: Growing) -> int:
-    """Return where in rooms the root's sums are told at the next meeting: they change places from one to the next, as
-    a tree that stays a leaf comes to no other."""
-    return int(SUMS + LINE // 2 * (state.meeting.room[0] & 1))
-
-
-@uncounted()
 def _tell_sums(state: Growing) -> None:
-    nodes, sums = state.nodes, state.meeting.room[_sums_at(state) :]
+    """Write the root's sums; they change places from one meeting to the next, as a tree that stays a leaf comes to no
+    other."""
+    counts, nodes, room = state.step.counts, state.nodes, state.meeting.room
+    counts[AT] = SUMS + LINE // 2 * (room[0] & 1)
+    sums = room[counts[AT] :]
     sums[0], sums[1], sums[2] = nodes.sums[0, 0], nodes.sums[0, 1], nodes.n_rows[0]
 
 
@@ -862,6 +861,7 @@ def _tell_found(state: Growing) -> None:
     """Write the best splits of opened nodes among this engine's features."""
     step, found, words = state.step, state.nodes.found, state.meeting.room[FOUND:]
     gain = found.gain.view(np.int64)
+    step.counts[AT] = FOUND
     for i in range(step.counts[OPENED]):
         node, at = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i
         words[at], words[at + 1], words[at + 2] = gain[node], found.feature[node], found.split_bin[node]
@@ -893,10 +893,8 @@ def _meet(state: Growing) -> bool:
     if len(meeting.rooms) == 0 or not come_together(meeting.room, meeting.rooms):
         return False
     for engine in range(len(meeting.rooms)):
-        at = FOUND
-        if stage == HAS_SUMS:
-            at = SUMS + LINE // 2 * ((meeting.room[0] - 1) & 1)
-        elif stage == HAS_BUILT:  # others tell first the engines before this one
+        at = state.step.counts[AT]
+        if stage == HAS_BUILT:  # others tell first the engines before this one
             at, n = meeting.begin, state.step.counts[CHOSEN]
             for other in range(meeting.rank):
                 low, high = _share(state, other)

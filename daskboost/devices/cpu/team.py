@@ -184,12 +184,23 @@ def _address(typing_context: Context, state: types.Type) -> Emitted:
     return types.int64(state), generate
 
 
+@njit(nogil=True)
+def _rest(looks: int) -> None:
+    """Wait between two looks, longer after many: at first as a core does, then for others, at last asleep."""
+    if looks > SPINS + YIELDS:
+        _sleep(min(LEAST_SLEEP << min(looks - SPINS - YIELDS - 1, 8), MOST_SLEEP))
+    elif looks > SPINS:
+        _yield()
+    else:
+        _pause()
+
+
 @njit(cache=True, nogil=True)
 def serve(words: Int64) -> None:
     """Do a thread's parts of jobs until the team stops."""
     seen = np.int64(0)
     while True:
-        looks, sleep = 0, LEAST_SLEEP
+        looks = 0
         while True:
             job = _load(words, JOIN)
             number, joined = job // (MOST_THREADS * MOST_THREADS), job % MOST_THREADS
@@ -200,13 +211,7 @@ def serve(words: Int64) -> None:
                     break
                 continue
             looks += 1
-            if looks > SPINS + YIELDS:
-                _sleep(sleep)
-                sleep = min(2 * sleep, MOST_SLEEP)
-            elif looks > SPINS:
-                _yield()
-            else:
-                _pause()
+            _rest(looks)
         seen = number
         _call(words[FUNCTION], words[STATE], joined + 1)
         _add(words, DONE, 1)
@@ -243,20 +248,14 @@ def arrive(room: Int64) -> None:
 def come_together(room: Int64, rooms: Int64) -> bool:
     """Wait until the rooms at these addresses count as many meetings as one's own; False after some tens of
     milliseconds, as one of them may be gone."""
-    looks, sleep = 0, LEAST_SLEEP
+    looks = 0
     for k in range(len(rooms)):
         other = array_at(rooms[k], room, 1)
         while _load(other, 0) < room[0]:
             looks += 1
             if looks > SPINS + YIELDS + MOST_LOOKS:
                 return False
-            if looks > SPINS + YIELDS:
-                _sleep(sleep)
-                sleep = min(2 * sleep, MOST_SLEEP)
-            elif looks > SPINS:
-                _yield()
-            else:
-                _pause()
+            _rest(looks)
     return True
 
 
