@@ -28,8 +28,9 @@ from benchmarks.harness import RESULTS, record, timed
 NAMES = (
     "higgs_11m_depth6", "higgs_11m_depth8", "higgs_11m_lossguide", "higgs_100k", "symmetric_11m_depth6",
     "symmetric_11m_depth8", "epsilon_400k", "symmetric_400k", "higgs_40m", "skewed_20m_18", "skewed_10m_39",
-    "skewed_1m_50", "skewed_20k_50", "sparse_1m_cupy", "sparse_wide", "sparse_wide_l1", "sparse_wide_best_first",
-    "sparse_many_bins", "classes_10_small", "classes_80", "quantize_11m", "quantize_40m", "predict_11m",
+    "skewed_1m_50", "skewed_20k_50", "watched_2k", "evaluated_11m", "sparse_1m_cupy", "sparse_wide",
+    "sparse_wide_l1", "sparse_wide_best_first", "sparse_many_bins", "classes_10_small", "classes_80", "quantize_11m",
+    "quantize_40m", "predict_11m",
 )  # fmt: skip
 MOST_TREES = 50
 SHARE_SHOWN = 0.01
@@ -78,10 +79,10 @@ def profile_of(events: Any) -> Profile:
 
 def works(config: Config) -> dict[str, tuple[Work, int]]:
     """By contender: the work, and how many units of it are profiled."""
-    rows = make_rows(config.workload, config.n_rows, config.n_features, 1000, config.device)
+    rows = make_rows(config.workload, config.n_rows, config.n_features, max(1000, config.eval_rows), config.device)
 
     def train(data: Any, params: Mapping[str, Any], n: int) -> None:
-        ours.train(params, data, n)
+        ours.train(params, data, n, evals=evals)
         rows.synchronize()
 
     def quantize(n: int) -> None:
@@ -92,6 +93,11 @@ def works(config: Config) -> dict[str, tuple[Work, int]]:
     if config.kind == "quantize":
         return {"daskboost": (quantize, 5)}
     data = ours.quantize(rows.x, rows.y, max_bin=config.max_bin)
+    evals, metrics = [], {}
+    if config.eval_rows:
+        some = slice(0, config.eval_rows)
+        test = ours.quantize(rows.x_test[some], rows.y_test[some], max_bin=config.max_bin, reference=data)
+        evals, metrics = [(test, "test")], {"eval_metric": list(config.eval_metric)}
     if config.kind == "predict":
         model = ours.train(config.params(), data, config.trees)
 
@@ -105,7 +111,8 @@ def works(config: Config) -> dict[str, tuple[Work, int]]:
     kinds: dict[str, Mapping[str, Any]] = {"daskboost": {}} | (
         {"daskboost vector leaves": VECTORS} if config.n_classes > 2 else {}
     )
-    return {name: (functools.partial(train, data, {**config.params(), **more}), trees) for name, more in kinds.items()}
+    params = {**config.params(), **metrics}
+    return {name: (functools.partial(train, data, {**params, **more}), trees) for name, more in kinds.items()}
 
 
 def one_ms(work: Work, n: int, short: int) -> float:
