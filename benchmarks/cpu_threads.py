@@ -5,9 +5,10 @@
     python -m benchmarks.cpu_threads --at-once 8 --threads 2 --sizes 20k,200k   # fits at once, ours alone
 
 A fit of many rounds less one of a fifth, so that what a fit begins with does not count; `cpu_speed` measures whole
-fits. Both sides quantize beforehand, and the test AUC of ours may not be lower by more than 0.005. Fits at once are
-whole ones of the same rows, and all must give the bytes of one alone; the least that they could take is what one alone
-takes, as often as the cores that this process may use have to take turns.
+fits. Both sides quantize beforehand, and the test AUC of ours may not be lower by more than 0.005, or 0.02 after
+training on 2,000 rows: over 12 draws of these, XGBoost's less ours is .001 on average with a standard deviation of
+.0047. Fits at once are whole ones of the same rows, and all must give the bytes of one alone; the least that they could
+take is what one alone takes, as often as the cores that this process may use have to take turns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _COMMON: dict[str, Any] = {"device": "cpu", "test_rows": 50_000, "leeway": 10.0}
 SIZES = {
     config.name: config
     for config in (
-        Config("2k", "higgs", 2_000, 20, 6, trees=60, **_COMMON),
+        Config("2k", "higgs", 2_000, 20, 6, trees=60, **{**_COMMON, "leeway": 40.0}),
         Config("20k", "higgs", 20_000, 50, 6, trees=30, **_COMMON),
         Config("200k", "higgs", 200_000, 28, 8, trees=15, **_COMMON),
         Config("2m", "higgs", 2_000_000, 28, 8, trees=5, **_COMMON),
