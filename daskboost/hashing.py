@@ -16,6 +16,7 @@ from daskboost.dtypes import UInt64
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN_INT, _M1_INT, _M2_INT = int(GOLDEN), int(_M1), int(_M2)
 _MASK = 2**64 - 1
 
 
@@ -42,8 +43,8 @@ def mix(values: UInt64) -> UInt64:
 
 def _mix_one(z: int) -> int:
     """`mix` of one Python integer: keys are made one at a time, where arrays would cost more than the arithmetic."""
-    z = (z ^ (z >> 30)) * int(_M1) & _MASK
-    z = (z ^ (z >> 27)) * int(_M2) & _MASK
+    z = (z ^ (z >> 30)) * _M1_INT & _MASK
+    z = (z ^ (z >> 27)) * _M2_INT & _MASK
     return z ^ (z >> 31)
 
 
@@ -56,7 +57,7 @@ def key_state(seed: int, *parts: int) -> int:
     """Return what becomes the `key` of these parts, or of them and others that `hashing.cuh` adds."""
     state = seed & _MASK
     for part in parts:
-        state = _mix_one((state + int(GOLDEN) + (part & _MASK)) & _MASK)
+        state = _mix_one((state + _GOLDEN_INT + (part & _MASK)) & _MASK)
     return state
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -128,9 +129,9 @@ def _why_not_in_step(spec: FitSpec, reason: str) -> str:
 def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers) -> Iterator[GrownRound]:
     """Give the rounds of a fit whose trees grow on a CPU, in one call each, from the first that is asked for on."""
     sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
-    grower = CompiledGrower(engine, spec, peers)
     evaluation = evaluation_of(spec, Outbox(Alone(engine)))
-    yield from grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation))
+    with closing(CompiledGrower(engine, spec, peers)) as grower:
+        yield from grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation))
 
 
 def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:

@@ -157,7 +157,7 @@ class FeatureRules:
     """
 
     def __init__(self, params: TrainParams, n_features: int, groups: Bool | None, iteration: int, output: int) -> None:
-        self._params, self._n_features, self._groups = params, n_features, groups
+        self._params, self.n_features, self._groups = params, n_features, groups
         self._place = (iteration, output)
         everything = np.delete(np.arange(n_features, dtype=np.uint64), np.array(params.ignored_features, np.int64))
         self._tree = self._sample(Purpose.TREE_FEATURES, everything, params.colsample_bytree)
@@ -219,7 +219,7 @@ class FeatureRules:
         return self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, depth, 0)
 
     def _marked(self, features: UInt64) -> UInt8:
-        row: UInt8 = np.zeros(self._n_features, np.uint8)
+        row: UInt8 = np.zeros(self.n_features, np.uint8)
         row[features.astype(np.int64)] = 1
         return row
 

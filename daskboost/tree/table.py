@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class TreeTable:
     @property
     def n_nodes(self) -> int:
         return len(self.left_child)
+
+    def part(self, begin: int, end: int) -> TreeTable:
+        """Return the tree of some of the nodes, where several trees lie one behind the other."""
+        return TreeTable(**{each.name: getattr(self, each.name)[begin:end] for each in fields(self)})
 
     @property
     def has_vectors(self) -> bool:

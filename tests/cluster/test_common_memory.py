@@ -21,7 +21,7 @@ from daskboost.cluster import common_memory
 from daskboost.cluster.channel import Channel
 from daskboost.cluster.session import ChannelPeers
 from daskboost.devices.cpu import team
-from daskboost.engine.compiled_grower import addresses
+from daskboost.engine.tree_room import addresses
 from daskboost.local.links import PeerLostError, local_peers
 
 T = TypeVar("T")

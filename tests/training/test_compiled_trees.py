@@ -12,8 +12,9 @@ import scipy.sparse
 from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
-from daskboost.engine import compiled_grower, whole_rounds
+from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
+from daskboost.engine.tree_room import TreeRoom
 from daskboost.local.links import LocalPeers
 from daskboost.training.plan_fit import plan
 
@@ -115,6 +116,34 @@ def test_trees_are_those_of_the_host_whatever_the_rows(
     assert ours.to_bytes() == theirs.to_bytes()
 
 
+@pytest.mark.parametrize("least_room", [False, True])
+@pytest.mark.parametrize("n_jobs", [1, 2, 5, 19])
+@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric", "drawn by node", "interactions"])
+def test_trees_side_by_side_are_those_of_the_host(
+    case: str, n_jobs: int, least_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each is begun again for want of room, at another time than its neighbours."""
+    x, y = _rows(5_000, 6)
+    y = np.digitize(y, np.linspace(-2, 2, 8)).astype(np.float32)
+    grown: list[int] = []
+    at_once = compiled_grower.trees_at_once
+
+    def noted(*given: int) -> int:
+        grown.append(at_once(*given))
+        return grown[-1]
+
+    with QuantizedDataset.from_dask(x, y) as data, monkeypatch.context() as patches:
+        patches.setattr(compiled_grower, "trees_at_once", noted)
+        if least_room:
+            patches.setattr(tree_room, "FIRST_NODES", 3)
+            patches.setattr(tree_room, "FIRST_PLACES", 1)
+        params = {"objective": "multi:softprob", "num_class": 9, "n_jobs": n_jobs, **CASES[case]}
+        ours, theirs = _both(data, params, patches, n_rounds=2)
+    assert grown == [min(9, 4 * n_jobs)]
+    assert ours.to_bytes() == theirs.to_bytes()
+    assert not [each for each in threading.enumerate() if each.name == "daskboost-team"]
+
+
 ROWS: dict[str, Params] = {
     "plain": {}, "small": {"n": 700}, "many rows": {"n": 150_000}, "sparse": {"encoding": "csr"},
     "many chunks": {"chunk_rows": 1_000}, "wide bins": {"max_bin": 1000},
@@ -158,13 +187,13 @@ def test_engines_in_step_take_what_their_plan_says(monkeypatch: pytest.MonkeyPat
     y = np.random.default_rng(2).normal(size=len(y)).astype(np.float32)  # which no tree explains
     held: list[int] = []
 
-    class Measured(CompiledGrower):
+    class Measured(TreeRoom):
         def _make_room(self, status: int) -> None:
             super()._make_room(status)
             arrays = (self._pool.words, self._pool.pairs, self._meeting.room, self._step.partials)
             held.append(sum(array.nbytes for array in arrays))
 
-    monkeypatch.setattr(whole_rounds, "CompiledGrower", Measured)
+    monkeypatch.setattr(compiled_grower, "TreeRoom", Measured)
     params = {"device": "cpu", "max_depth": 14, "min_child_weight": 0, "n_jobs": 1}
     with quantized(Data(x, y, None), engines=30, partitions=30, max_bin=256) as data:
         planned = plan(params, data)
@@ -179,9 +208,9 @@ def test_engines_in_step_begin_a_tree_again_together(sees: bool, monkeypatch: py
     x, y = _rows(6_000, 5)
     with quantized(Data(x, y, None), engines=2, partitions=5) as data:
         wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
-        monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
-        monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
-        monkeypatch.setattr(compiled_grower, "FIRST_TOLD", 1)
+        monkeypatch.setattr(tree_room, "FIRST_NODES", 3)
+        monkeypatch.setattr(tree_room, "FIRST_PLACES", 1)
+        monkeypatch.setattr(tree_room, "FIRST_TOLD", 1)
         found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
     assert found.to_bytes() == wanted.to_bytes()
 
@@ -251,8 +280,8 @@ def test_trees_that_need_more_room_are_begun_again(monkeypatch: pytest.MonkeyPat
     x, y = _rows(6_000, 5)
     with QuantizedDataset.from_dask(x, y) as data:
         wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
-        monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
-        monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
+        monkeypatch.setattr(tree_room, "FIRST_NODES", 3)
+        monkeypatch.setattr(tree_room, "FIRST_PLACES", 1)
         found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
     assert found.to_bytes() == wanted.to_bytes()
 

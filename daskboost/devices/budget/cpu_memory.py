@@ -23,6 +23,13 @@ GRADIENT_TEMPORARIES = 7
 HISTOGRAM_COPIES = 2
 """Buffers are kept for levels to come (`buffers.py`): twice what is in use, at most."""
 
+FIRST_PLACES = 32
+"""Histograms that a tree has room for at first."""
+TREES_A_THREAD = 4
+"""Trees of a round that grow side by side, for each thread, at most."""
+SIDE_BY_SIDE_BYTES = 2**27
+"""Most bytes that these take for the order of rows and their first histograms."""
+
 
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
@@ -32,17 +39,17 @@ def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
 
 def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """`cpu_plan` of trees that are grown on all rows."""
-    train, k = size.train, size.n_outputs
+    train, k, n_trees = size.train, size.n_outputs, _trees_at_once(size)
     return Plan(
         device="cpu", free_bytes=free_bytes,
         chunks_bytes=train.stored_bytes + view_bytes(train),
         columns_bytes=min(train.column_bytes(train.resident_rows), column_bytes),
-        order_bytes=order_bytes(train, size.small_data, size.width),
+        order_bytes=n_trees * order_bytes(train, size.small_data, size.width),
         gradients_bytes=8 * size.sketch_columns * train.n_rows
         + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows)),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
-        histograms_bytes=histograms_bytes(size) + told_bytes(size),
+        histograms_bytes=n_trees * histograms_bytes(size) + told_bytes(size),
         evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
@@ -99,6 +106,11 @@ PLANS: Mapping[RowSource, Callable[[FitSize, int | None, int], Plan]] = {
 """The plan of a fit, by the rows that its trees grow on."""
 
 
+def _trees_at_once(size: FitSize) -> int:
+    """Return how many trees of a round grow at the same time, if they grow in compiled calls."""
+    return trees_at_once(size.n_trees, size.n_threads, size.n_engines, size.train.n_rows, size.n_slots)
+
+
 def sample_rows(share: float, n_rows: int) -> int:
     """Most rows that a sample has; hashes choose more only once in a million passes."""
     return min(n_rows, math.ceil(share * n_rows + 5 * math.sqrt(share * (1 - share) * n_rows)))
@@ -147,6 +159,15 @@ def shared_tasks(n_threads: int) -> int:
     """Return the most tasks that large nodes are divided into at a time, each with sums of its own: two for a thread,
     and what nodes have more than whole blocks."""
     return 4 * n_threads + 4 if n_threads > 1 else 1
+
+
+def trees_at_once(n_trees: int, n_threads: int, n_engines: int, n_rows: int, n_slots: int) -> int:
+    """Return how many trees of a round grow at the same time: some for each thread, as they take unlike long, and as
+    many as leave caches something; one where engines grow it together, or rows are work enough for all threads."""
+    if n_engines > 1:
+        return 1
+    room_bytes = 2 * (4 + 8) * n_rows + 8 * FIRST_PLACES * n_slots
+    return max(1, min(n_trees, TREES_A_THREAD * n_threads, SIDE_BY_SIDE_BYTES // room_bytes))
 
 
 def scratch_bytes(size: FitSize) -> int:

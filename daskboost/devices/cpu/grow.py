@@ -1374,14 +1374,14 @@ def find_parts(state: Growing) -> None:
     state.parts[places] = addresses_of([PARTS[i] for i in places], state, state.rules.n_threads)
 
 
-def grow(state: Growing) -> tuple[int, int]:
+def grow(state: Growing) -> None:
     """Grow a tree and add it to the margins of all rows; `state` is `by_reference`, and has its parts.
 
-    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
-    they were made; or `MEETS` at the end of a stage (`Step.counts`), where other engines have something to tell: if
-    engines have memory in common, the next call looks again; if not, the caller brings what they tell, and has the next
-    call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the caller writes
-    which features they may use into `Tree.allowed`, and calls again. A tree begins where the stage is `STARTS`.
+    The status (`Step.counts`) tells what comes of it: `DONE`, and `SIZE` nodes are in `nodes` in the order in which
+    they were made; or what there was no room for; or `MEETS` at the end of a stage, where other engines have something
+    to tell: if engines have memory in common, the next call looks again; if not, the caller brings what they tell, and
+    has the next call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the
+    caller writes which features they may use into `Tree.allowed`, and calls again. A tree begins where the stage is
+    `STARTS`.
     """
     start(state.team, 1, state.parts[GROW], state)
-    return int(state.step.counts[STATUS]), int(state.step.counts[SIZE])

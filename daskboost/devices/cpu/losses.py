@@ -1,4 +1,4 @@
-"""Gradients of losses of one output: `gradients` of `daskboost/objectives/`, operation by operation, with NumPy's bits.
+"""Gradients of losses: `gradients` of `daskboost/objectives/`, operation by operation, with NumPy's bits.
 
 `kernels/objectives.cuh` is the twin for GPUs. Array expressions serve all losses; these loops are for those that most
 fits have, since a team of threads runs them without Python, and no temporary array leaves a register.
@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.by_reference import by_reference, renew
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.team import next_task, part, start
 from daskboost.devices.losses import DeviceLoss, LossKernel
@@ -22,11 +22,13 @@ from daskboost.dtypes import Float32, Float64, Int32, Int64
 
 BLOCK = 8_192
 """Rows of a task."""
+CLASS_ROWS = 64
+"""Rows whose classes are computed together, each class's values side by side, as vector instructions take them."""
 _ROW_NS = 4
-"""Nanoseconds that a row takes about."""
+"""Nanoseconds that an output of a row takes about."""
 _WAKE_NS = 6_000
 """Work for which another thread is worth its waking."""
-_ZERO, _ONE, _LEAST = np.float32(0), np.float32(1), np.float32(1e-16)
+_ZERO, _ONE, _TWO, _LEAST = np.float32(0), np.float32(1), np.float32(2), np.float32(1e-16)
 _LIMIT, _HUBER = np.float32(80), np.float32(1e12)
 _LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P0, _P1, _P2, _P3, _P4, _P5 = (
@@ -72,9 +74,16 @@ class Tweedie(NamedTuple):
     b: np.float32
 
 
+class Softmax(NamedTuple):
+    """The loss of all outputs of a row together."""
+
+    a: np.float32
+    b: np.float32
+
+
 LOSSES: Mapping[LossKernel, Any] = {
     LossKernel.SQUARED_ERROR: SquaredError, LossKernel.PSEUDO_HUBER: PseudoHuber, LossKernel.LOGISTIC: Logistic,
-    LossKernel.POISSON: Poisson, LossKernel.GAMMA: Gamma, LossKernel.TWEEDIE: Tweedie,
+    LossKernel.POISSON: Poisson, LossKernel.GAMMA: Gamma, LossKernel.TWEEDIE: Tweedie, LossKernel.SOFTMAX: Softmax,
 }  # fmt: skip
 """The losses that have a loop."""
 
@@ -152,7 +161,7 @@ def _typed_gradient(loss: types.NamedTuple, label: types.Type, margin: types.Typ
 
 
 class Job(NamedTuple):
-    """The gradients of a chunk's rows; float32 arrays of shape (rows,)."""
+    """The gradients of a chunk's rows; float32 arrays of shape (rows,), or (rows, outputs) for a loss of several."""
 
     team: Int64
     loss: Any
@@ -163,7 +172,9 @@ class Job(NamedTuple):
     g: Float32
     h: Float32
     tops: Int32
-    """The largest bits of |g| and h of each thread, shape (threads, 2)."""
+    """The largest bits of |g| and h of each thread, shape (threads, 2, outputs)."""
+    scratch: Float32
+    """Two arrays of each thread for a loss of several outputs, shape (threads, 2, outputs, CLASS_ROWS)."""
 
 
 @njit(nogil=True, error_model="numpy")
@@ -200,7 +211,78 @@ def _fill(job: Job, thread: int) -> None:
             job.loss, job.label[begin:end], job.margin[begin:end], weight, job.g[begin:end], job.h[begin:end]
         )
         top_g, top_h = max(top_g, g), max(top_h, h)
-    job.tops[thread, 0], job.tops[thread, 1] = top_g, top_h
+    job.tops[thread, 0, 0], job.tops[thread, 1, 0] = top_g, top_h
+
+
+@njit(nogil=True, error_model="numpy")
+def _fold(values: Float32, n_rows: int) -> None:
+    """Add the rows of `values` up into the first, by halves as `objective.fold` does."""
+    n = len(values)
+    while n > 1:
+        half = n // 2
+        for c in range(half):
+            for i in range(n_rows):
+                values[c, i] += values[c + half, i]
+        if n % 2:
+            for i in range(n_rows):
+                values[0, i] += values[n - 1, i]
+        n = half
+
+
+@njit(nogil=True, error_model="numpy")
+def _softmax(margin: Float32, e: Float32, sums: Float32) -> None:
+    """Write the probabilities of up to `CLASS_ROWS` rows into `e`, shape (classes, CLASS_ROWS), as `objective.softmax`
+    does."""
+    n_rows, n_classes = margin.shape
+    for i in range(n_rows):
+        largest = margin[i, 0]
+        for c in range(1, n_classes):
+            largest = max(largest, margin[i, c])
+        for c in range(n_classes):
+            e[c, i] = margin[i, c] - largest  # NaN of a class that is NaN; so are then the sum and all probabilities
+    for c in range(n_classes):
+        for i in range(n_rows):
+            e[c, i] = sums[c, i] = _exp(e[c, i])
+    _fold(sums, n_rows)
+    for c in range(n_classes):
+        for i in range(n_rows):
+            e[c, i] /= sums[0, i]
+
+
+@part
+def _fill_classes(job: Job, thread: int) -> None:
+    """Fill the gradients of all outputs, in blocks of rows."""
+    n, n_classes = job.margin.shape
+    p, h, tops = job.scratch[thread, 0], job.scratch[thread, 1], job.tops[thread]
+    tops[:] = 0
+    while True:
+        begin = next_task(job.team) * BLOCK
+        if begin >= n:
+            return
+        for first in range(begin, min(begin + BLOCK, n), CLASS_ROWS):
+            n_rows = min(CLASS_ROWS, n - first)
+            _softmax(job.margin[first : first + n_rows], p, h)
+            for c in range(n_classes):
+                of_class = np.float32(c)
+                for i in range(n_rows):
+                    bound = np.float32(_TWO * p[c, i]) * (_ONE - p[c, i])
+                    h[c, i] = _LEAST if bound < _LEAST else bound
+                    p[c, i] -= _ONE if job.label[first + i] == of_class else _ZERO
+            if len(job.weight) > 0:
+                for c in range(n_classes):
+                    for i in range(n_rows):
+                        p[c, i] *= job.weight[first + i]
+                        h[c, i] *= job.weight[first + i]
+            bits_g, bits_h = p.view(np.int32), h.view(np.int32)
+            for c in range(n_classes):
+                top_g, top_h = tops[0, c], tops[1, c]
+                for i in range(n_rows):
+                    top_g = max(top_g, np.int32(bits_g[c, i] & _MAGNITUDE))
+                    top_h = max(top_h, np.int32(bits_h[c, i] & _MAGNITUDE))
+                tops[0, c], tops[1, c] = top_g, top_h
+            for i in range(n_rows):
+                for c in range(n_classes):
+                    job.g[first + i, c], job.h[first + i, c] = p[c, i], h[c, i]
 
 
 class GradientLoops:
@@ -208,19 +290,28 @@ class GradientLoops:
 
     def __init__(self, loss: DeviceLoss, team: Int64, n_threads: int) -> None:
         self._loss = LOSSES[loss.kernel](*(np.float32(value) for value in loss.parameters[0]))
+        self._part = _fill_classes if loss.kernel == LossKernel.SOFTMAX else _fill
         self._team, self._n_threads = team, n_threads
         self._address = 0
+        self._job: Job | None = None
 
     def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
-        """Fill `g` and `h`, shape (rows, 1) as `margin`. Returns the largest |g| and h; float64, shape (2, 1)."""
-        tops = np.zeros((self._n_threads, 2), np.int32)
-        job = by_reference(Job(
-            self._team, self._loss, label, margin[:, 0], label[:0] if weight is None else weight, g[:, 0], h[:, 0],
-            tops,
-        ))  # fmt: skip
-        if not self._address:
-            (self._address,) = addresses_of([_fill], job, 1)
-        n_threads = min(self._n_threads, 1 + len(label) * _ROW_NS // _WAKE_NS)
-        start(self._team, n_threads, self._address, job)
-        found: Float64 = np.max(tops, axis=0).view(np.float32).astype(np.float64)[:, None]
+        """Fill `g` and `h`, shape (rows, outputs) as `margin`. Returns the largest |g| and h; float64, shape
+        (2, outputs)."""
+        n_outputs, together = margin.shape[1], self._part is _fill_classes
+        if self._job is None:
+            self._tops = np.zeros((self._n_threads, 2, n_outputs), np.int32)
+            self._scratch = np.empty((self._n_threads, 2, n_outputs if together else 0, CLASS_ROWS), np.float32)
+        margin, g, h = (each if together else each[:, 0] for each in (margin, g, h))
+        weight = label[:0] if weight is None else weight
+        of = Job(self._team, self._loss, label, margin, weight, g, h, self._tops, self._scratch)
+        if self._job is None:
+            self._job = by_reference(of)
+            (self._address,) = addresses_of([self._part], self._job, 1)
+        else:
+            renew(self._job, of)
+        self._tops[:] = 0
+        n_threads = min(self._n_threads, 1 + margin.size * _ROW_NS // _WAKE_NS)
+        start(self._team, n_threads, self._address, self._job)
+        found: Float64 = np.max(self._tops, axis=0).view(np.float32).astype(np.float64)
         return found

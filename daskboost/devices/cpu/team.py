@@ -268,8 +268,8 @@ def part(function: Callable[[Any, int], None]) -> Any:
 
 
 @njit(nogil=True)
-def _share(words: Int64, n_threads: int, part: int, state: int) -> None:
-    """Run a region, as `run` and `start` say."""
+def run_at(words: Int64, n_threads: int, part: int, state: int) -> None:
+    """Do what `run` does; `state` is the address of a record."""
     if n_threads <= 1:
         words[NEXT] = 0
         _call(part, state, 0)
@@ -283,12 +283,12 @@ def _share(words: Int64, n_threads: int, part: int, state: int) -> None:
 def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
     """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and
     so on, as they come. `state` is a reference."""
-    _share(words, n_threads, part, _address(state))
+    run_at(words, n_threads, part, _address(state))
 
 
 @njit(cache=True, nogil=True)
 def _start(words: Int64, n_threads: int, part: int, state: int) -> None:
-    _share(words, n_threads, part, state)
+    run_at(words, n_threads, part, state)
 
 
 def start(words: Int64, n_threads: int, part: int, state: Any) -> None:

@@ -1,0 +1,280 @@
+"""Memory in which the trees of a fit grow, one at a time, in compiled calls (`devices/cpu/grow.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.budget.cpu_memory import FIRST_PLACES, shared_tasks
+from daskboost.devices.cpu.by_reference import by_reference, change
+from daskboost.devices.cpu.grow import (
+    ASKS,
+    AT,
+    DONE,
+    FOUND,
+    FOUND_WORDS,
+    FULL_NODES,
+    FULL_PAIRS,
+    FULL_TOLD,
+    FULL_WORDS,
+    HAS_BUILT,
+    HAS_SUMS,
+    IS_TOLD,
+    LEAST_BLOCK,
+    MEETS,
+    N_COUNTS,
+    OPENED,
+    SIZE,
+    STAGE,
+    STARTS,
+    STATUS,
+    WAITING,
+    Chunks,
+    Growing,
+    Meeting,
+    Nodes,
+    Pool,
+    Rules,
+    Step,
+    Tree,
+)
+from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.cpu.split import SplitTable
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout, host_address
+from daskboost.devices.row_order import PairLayout, RowOrder
+from daskboost.dtypes import Array, Int64
+from daskboost.fit.peers import Peers, feature_shares
+from daskboost.tree.constraints import FeatureRules
+
+FIRST_NODES, FIRST_TOLD = 255, 8
+"""Nodes that there is room for at first, and histograms of words that engines tell each other; a tree that needs more
+is begun again with twice as many."""
+
+
+@dataclass(frozen=True)
+class RoomRows:
+    """Rows of an engine that trees grow over, whatever the room."""
+
+    chunks: Chunks
+    """With no memory yet for the order of rows."""
+    n_total: int
+    """Rows of all engines."""
+    pairs: PairLayout
+
+    @property
+    def n_chunks(self) -> int:
+        return len(self.chunks.begins) - 1
+
+    def in_order(self) -> Chunks:
+        """Return the chunks with memory of their own for the order of rows."""
+        n = int(self.chunks.begins[-1])
+        order, spare = (RowOrder(np.empty(n, np.uint32), self.pairs.empty(n)) for _ in range(2))
+        return by_reference(self.chunks._replace(rows=order, spare=spare))
+
+
+class TreeRoom:
+    """What a tree grows with: rows in the order of its nodes, the nodes, histograms, and threads that share the work.
+
+    Parameters
+    ----------
+    rows : RoomRows
+    layout : SlotLayout
+    rules : Rules
+        Those of all trees; how many threads share the work is the room's own.
+    leaves : int
+        Most leaves of a tree; 0 for any number.
+    threads : Threads
+    parts : int64 array
+        Addresses of compiled parts, which rooms may share.
+    peers : Peers
+        The engines that grow the tree together.
+    """
+
+    def __init__(self, rows: RoomRows, layout: SlotLayout, rules: Rules, leaves: int, threads: Threads, parts: Int64,
+                 peers: Peers) -> None:  # fmt: skip
+        self._rows, self._layout, self._threads, self._parts, self._peers = rows, layout, threads, parts, peers
+        self._chunks, self._rules = rows.in_order(), by_reference(rules._replace(n_threads=threads.count))
+        self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks)
+        leaves = leaves or FIRST_PLACES
+        self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), layout.n_slots)
+        self._step = self._empty_step()
+        self._told_units = FIRST_TOLD
+        self._meeting, self._told = self._empty_meeting(), list[Int64]()
+        self._tree: Tree | None = None
+        self._state: Growing | None = None
+
+    def _first_pairs(self, leaves: int) -> int:
+        """Histograms of pairs: nodes of more rows than words can hold, and their siblings."""
+        n_rows = self._rows.n_total  # of all engines, whose pools are full at the same time
+        return 0 if n_rows <= WORD_ROWS else min(leaves, FIRST_PLACES, 2 + 2 * n_rows // WORD_ROWS)
+
+    def _empty_step(self) -> Step:
+        """Return arrays for steps of trees of as many nodes as there is room for."""
+        capacity, layout, n = len(self.nodes.left), self._layout, self._threads.count
+        tasks, n_chunks, n_ranges = shared_tasks(n), self._rows.n_chunks, len(self._rows.chunks.ranges)
+        pieces = tasks + (2 * n + 4) * n_chunks
+        n_rows = int(self._rows.chunks.begins[-1])
+        large, form = n_rows > LEAST_BLOCK and n > 1, 2 if n_rows > 2 * n * WORD_ROWS else 1
+        return by_reference(Step(
+            opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
+            built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),
+            tasks=np.empty((tasks, 3), np.int64), tasks_of=np.empty((capacity, 2), np.int64),
+            pieces=np.empty((pieces, 6), np.int64), groups=np.empty(capacity + 1, np.int32),
+            small=np.empty(capacity, np.int32),
+            partials=np.empty((tasks if large else 0, form * layout.n_slots), np.int64),
+            results=_empty_splits(2 * (capacity + 3 * n + 1)), drawn=np.empty((n_ranges, 5), np.int64),
+            scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=np.zeros(N_COUNTS, np.int64),
+            prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
+            level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
+            defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
+        ))  # fmt: skip
+
+    def _empty_meeting(self) -> Meeting:
+        """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
+        layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
+        shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
+        begin = FOUND + FOUND_WORDS * (capacity + 1)
+        n_words = begin + n * capacity + self._told_units * layout.n_slots if n > 1 else 0
+        rooms = peers.common_memory(8 * n_words) if n > 1 else None
+        self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
+        return by_reference(Meeting(
+            shares=np.array([0, *(last for _, last in shares)]), rank=peers.rank,
+            room=self._rooms[peers.rank] if self._rooms else np.zeros(n_words, np.int64), begin=begin,
+            rooms=addresses(self._rooms), ends=np.zeros(n + 1, np.int64), units=np.empty(capacity + 1, np.int64),
+            told=np.zeros(n, np.int64),
+        ))  # fmt: skip
+
+    def begin(self, tree: Tree, features: FeatureRules | None) -> Growing:
+        """Begin a tree, of whose nodes `features` tells what they may use if that differs; what it grows with."""
+        self._features = features
+        if self._tree is None:
+            self._tree = by_reference(tree)
+        else:
+            change(self._tree, **{name: getattr(tree, name) for name in CHANGES})
+        return self._begun()
+
+    def _begun(self) -> Growing:
+        """Begin the tree, or begin it again."""
+        assert self._tree is not None
+        if self._features is not None:
+            change(self._tree, allowed=np.empty((len(self.nodes.left), self._features.n_features), np.uint8))
+        if self._state is None:
+            self._state = by_reference(Growing(
+                self._threads.team, self._parts, self._chunks, self.nodes, self._pool, self._step, self._rules,
+                self._tree, self._meeting,
+            ))  # fmt: skip
+        self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
+        return self._state
+
+    @property
+    def state(self) -> Growing:
+        """What the tree grows with."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def size(self) -> int:
+        """Nodes of the finished tree."""
+        return int(self._step.counts[SIZE])
+
+    def goes_on(self) -> bool:
+        """Whether the tree is to be grown further, once it has what its growing was left for."""
+        status = self._step.counts[STATUS]
+        if status == MEETS:
+            self._meet()
+        elif status == ASKS:
+            self._allow()
+        elif status != DONE:
+            self._make_room(status)
+            self._begun()
+        return bool(status != DONE)
+
+    def _meet(self) -> None:
+        """Tell the other engines what they are to know, and learn the same from them; or wait for them, if they tell it
+        in memory in common."""
+        meeting, counts, peers = self._meeting, self._step.counts, self._peers
+        if self._rooms:
+            peers.check()
+            return
+        if counts[STAGE] == HAS_BUILT:
+            ends = (meeting.begin + meeting.ends).tolist()
+            self._told = peers.exchange([meeting.room[a:b] for a, b in pairwise(ends)])
+        else:
+            n_words = 3 if counts[STAGE] == HAS_SUMS else FOUND_WORDS * counts[OPENED]
+            self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
+        meeting.told[:] = addresses(self._told)
+        counts[IS_TOLD] = 0
+
+    def _allow(self) -> None:
+        """Write which features the nodes may use that are opened."""
+        assert self._features is not None and self._tree is not None
+        counts, features = self._step.counts, self._features
+        ids = self._step.opened[counts[WAITING] : counts[WAITING] + counts[OPENED]].tolist()
+        paths = [self._path(node) for node in ids] if features.by_path else []
+        self._tree.allowed[ids] = features.allowed(ids, self.nodes.depth[ids].tolist(), paths)
+
+    def _path(self, node: int) -> frozenset[int]:
+        """Return the features on a node's path from the root."""
+        found = set()
+        while (parent := int(self.nodes.parent[node])) >= 0:
+            found.add(int(self.nodes.feature[parent]))
+            node = parent
+        return frozenset(found)
+
+    def _make_room(self, status: int) -> None:
+        """Make twice the room for what there was too little of."""
+        n_words, n_pairs = len(self._pool.words), len(self._pool.pairs)
+        if status == FULL_NODES:
+            self.nodes = _empty_nodes(2 * len(self.nodes.left) + 1, self._rows.n_chunks)
+            self._step = self._empty_step()
+        elif status == FULL_TOLD:
+            self._told_units *= 2
+        else:
+            n_words, n_pairs = n_words << (status == FULL_WORDS), n_pairs << (status == FULL_PAIRS)
+            self._pool = _empty_pool(n_words, n_pairs, self._layout.n_slots)
+        self._meeting = self._empty_meeting()
+        self._state = None
+
+
+CHANGES = (
+    "output", "quanta", "draw", "unit_g", "unit_h", "least_gain", "learning_rate", "allowed",
+)  # fmt: skip
+"""Members that differ from tree to tree."""
+
+
+def addresses(arrays: Sequence[Array]) -> Int64:
+    """Return where the memory of arrays begins; int64, shape (arrays,)."""
+    return np.array([host_address(array) for array in arrays], np.int64)
+
+
+def _empty_nodes(n: int, n_chunks: int) -> Nodes:
+    """Return room for the nodes of a tree."""
+    def numbers(dtype: Any, *shape: int) -> Any:
+        return np.empty((n, *shape), dtype)
+
+    return by_reference(Nodes(
+        parent=numbers(np.int32), depth=numbers(np.int32), left=numbers(np.int32), feature=numbers(np.int32),
+        split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
+        sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
+        segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), n_total=numbers(np.int64),
+        is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
+    ))  # fmt: skip
+
+
+def _empty_splits(n: int) -> SplitTable:
+    return SplitTable(
+        np.empty(n), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.uint8), np.empty((n, 2), np.int64)
+    )
+
+
+def _empty_pool(n_words: int, n_pairs: int, n_slots: int) -> Pool:
+    """Return room for histograms."""
+    return by_reference(Pool(
+        np.empty((n_words, n_slots), np.int64), np.empty((n_pairs, n_slots, 2), np.int64),
+        np.empty(n_words, np.int32), np.empty(n_pairs, np.int32), np.zeros(2, np.int64),
+    ))  # fmt: skip
