@@ -73,8 +73,8 @@ class CompiledGrower:
         chunks = _chunks(views, engine)
         n_rows = int(chunks.begins[-1])
         rows = RoomRows(chunks, sum(peers.share(n_rows)), PairLayout(1, small))
-        weights = [group.weight for group in engine.sets.train.groups] if small else []
-        self._weight = addresses(weights) if small else np.zeros(n_chunks, np.int64)
+        self._weights = [group.weight for group in engine.sets.train.groups] if small else []  # kept in memory
+        self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)
         self._g, self._h = np.zeros(n_chunks, np.int64), np.zeros(n_chunks, np.int64)
         self._parts, threads = empty_parts(), engine.device.threads
