@@ -102,3 +102,6 @@ def flat(values: Array) -> Array:
 def in_columns(values: Array) -> Array:
     """Return a view of a vector as a matrix of one column, shape (rows, 1); any other array in its own shape."""
     return values.reshape(len(values), *(values.shape[1:] or (1,)))
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+"""The largest finite float32."""

@@ -29,7 +29,7 @@ from daskboost.devices.cpu.side_by_side import SideBySide
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, WalkArrays
 from daskboost.devices.row_order import PairLayout, RowOrder
-from daskboost.dtypes import Float64, UInt8
+from daskboost.dtypes import Array, Float64, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.tree_room import RoomRows, TreeRoom, addresses
 from daskboost.fit.peers import Peers
@@ -77,6 +77,8 @@ class CompiledGrower:
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)
         self._g, self._h = np.zeros(n_chunks, np.int64), np.zeros(n_chunks, np.int64)
+        self._stored: list[tuple[Array, Array]] = []
+        """Gradients of each chunk, whose addresses `_g` and `_h` have."""
         self._parts, threads = empty_parts(), engine.device.threads
         n_trees, n_slots = len(spec.recipe.tree_outputs), spec.layout.n_slots
         n_rooms = trees_at_once(n_trees, threads.count, peers.n_peers, n_rows, n_slots)
@@ -95,7 +97,9 @@ class CompiledGrower:
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins."""
         stored = [self._gradients.source.gradients(index) for index in range(len(self._g))]
-        self._g[:], self._h[:] = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
+        if not self._stored or any(g is not kept for (g, _), (kept, _) in zip(stored, self._stored, strict=True)):
+            self._stored = stored
+            self._g[:], self._h[:] = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
         outputs = iter([output for (output,) in self._spec.recipe.tree_outputs])
         trees: list[TreeTable] = []
         while some := list(islice(outputs, len(self._rooms))):
@@ -163,6 +167,8 @@ class CompiledGrower:
         right = np.where(left == LEAF, LEAF, left + 1).astype(np.int32)
         walked = WalkArrays(left, right, feature, split_bin, default_left != 0, value)
         table = finished_tree(self._spec.cuts, walked, gain, hessian)
+        if len(rooms) == 1:
+            return [table]
         return [table.part(begin, end) for begin, end in pairwise(np.cumsum([0, *sizes]).tolist())]
 
     def close(self) -> None:

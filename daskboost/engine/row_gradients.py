@@ -128,8 +128,9 @@ class ExpressionGradients:
             shapes = [(size, self._setup.objective.n_outputs) for size in sizes]
             empty = partial(self._device.xp.empty, dtype=np.float32)
             self._stored = [(empty(shape), empty(shape)) for shape in shapes]
-        g, h = self._stored[index if self._keep else 0]
-        return g[: len(margins[index])], h[: len(margins[index])]
+        pair = self._stored[index if self._keep else 0]
+        n_rows = len(margins[index])
+        return pair if len(pair[0]) == n_rows else (pair[0][:n_rows], pair[1][:n_rows])
 
     def all_outputs(self, index: int) -> GradientPair:
         self.compute(index)

@@ -155,7 +155,12 @@ class TreeRoom:
         if self._tree is None:
             self._tree = by_reference(tree)
         else:
-            change(self._tree, **{name: getattr(tree, name) for name in CHANGES})
+            change(
+                self._tree, output=tree.output, quanta=tree.quanta, draw=tree.draw, unit_g=tree.unit_g,
+                unit_h=tree.unit_h, least_gain=tree.least_gain, learning_rate=tree.learning_rate,
+            )  # fmt: skip
+            if tree.allowed is not self._tree.allowed:
+                change(self._tree, allowed=tree.allowed)
         return self._begun()
 
     def _begun(self) -> Growing:
@@ -165,8 +170,8 @@ class TreeRoom:
             change(self._tree, allowed=np.empty((len(self.nodes.left), self._features.n_features), np.uint8))
         if self._state is None:
             self._state = by_reference(Growing(
-                self._threads.team, self._parts, self._chunks, self.nodes, self._pool, self._step, self._rules,
-                self._tree, self._meeting,
+                self._threads.team, self._parts, self._chunks, by_reference(self.nodes), self._pool, self._step,
+                self._rules, self._tree, self._meeting,
             ))  # fmt: skip
         self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
         return self._state
@@ -241,12 +246,6 @@ class TreeRoom:
         self._state = None
 
 
-CHANGES = (
-    "output", "quanta", "draw", "unit_g", "unit_h", "least_gain", "learning_rate", "allowed",
-)  # fmt: skip
-"""Members that differ from tree to tree."""
-
-
 def addresses(arrays: Sequence[Array]) -> Int64:
     """Return where the memory of arrays begins; int64, shape (arrays,)."""
     return np.array([host_address(array) for array in arrays], np.int64)
@@ -257,13 +256,13 @@ def _empty_nodes(n: int, n_chunks: int) -> Nodes:
     def numbers(dtype: Any, *shape: int) -> Any:
         return np.empty((n, *shape), dtype)
 
-    return by_reference(Nodes(
+    return Nodes(
         parent=numbers(np.int32), depth=numbers(np.int32), left=numbers(np.int32), feature=numbers(np.int32),
         split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
         sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
         segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), n_total=numbers(np.int64),
         is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _empty_splits(n: int) -> SplitTable:

@@ -8,7 +8,7 @@ import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.row_order import RowSplits
-from daskboost.dtypes import Float64
+from daskboost.dtypes import FLOAT32_MAX, Float64
 from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import residual_quantiles
@@ -17,8 +17,6 @@ from daskboost.fit.scales import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.growing_tree import GrowingTree
 from daskboost.tree.table import TreeTable
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class LeafFitter:

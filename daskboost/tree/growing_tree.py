@@ -14,7 +14,7 @@ import numpy as np
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.row_order import RowSplits
-from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64
+from daskboost.dtypes import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.split_search import SMALLEST_POSITIVE, Candidates, OpenNodes, SplitRules, scores_of
@@ -223,8 +223,8 @@ def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64)
 
 def _saturated(values: Float64) -> Float32:
     """Return the values as float32, models' type; what extreme weights or gradients carry beyond it stays finite."""
-    limit = np.finfo(np.float32).max
-    return np.clip(values, -limit, limit).astype(np.float32)
+    limited = np.minimum(np.maximum(values, -FLOAT32_MAX), FLOAT32_MAX)  # np.clip takes longer
+    return limited.astype(np.float32)
 
 
 def walk_arrays(table: TreeTable) -> WalkArrays:

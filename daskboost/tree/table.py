@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,7 +46,11 @@ class TreeTable:
 
     def part(self, begin: int, end: int) -> TreeTable:
         """Return the tree of some of the nodes, where several trees lie one behind the other."""
-        return TreeTable(**{each.name: getattr(self, each.name)[begin:end] for each in fields(self)})
+        some = slice(begin, end)
+        return TreeTable(
+            self.left_child[some], self.right_child[some], self.feature[some], self.split_bin[some],
+            self.threshold[some], self.default_left[some], self.gain[some], self.cover[some], self.value[some],
+        )  # fmt: skip
 
     @property
     def has_vectors(self) -> bool:

@@ -61,6 +61,7 @@ class Record:
             _KINDS[key] = Reference(dict(zip(names, zip(kinds, places, strict=True), strict=True)))
         self._kind: Reference = _KINDS[key]
         self._memory: Int64 = np.array(words, np.int64)
+        self._floats, self._unsigned = self._memory.view(np.float64), self._memory.view(np.uint64)
         self._address: int = self._memory.__array_interface__["data"][0]
 
     def __getattr__(self, name: str) -> object:
@@ -117,11 +118,28 @@ def change(record: tuple[object, ...], **members: object) -> None:
     """Have some members of a record be others, of the same types; quicker than to renew all."""
     assert isinstance(record, Record)
     for name, member in members.items():
+        _write(record, record._kind.members[name][1], member)
+    record._of = record._of._replace(**members)  # type: ignore[attr-defined]
+
+
+def _write(record: Record, place: int, member: object) -> int:
+    """Write a tuple's member into its words, as `_put` appends them; return where the next one's begin."""
+    if type(member) is float:
+        record._floats[place] = member
+    elif type(member) is np.uint64:
+        record._unsigned[place] = member
+    elif type(member) is int:
+        record._memory[place] = member
+    elif isinstance(member, tuple):
+        for each in member:
+            place = _write(record, place, each)
+        return place
+    else:
         words: list[int] = []
         _put(member, words)
-        first = record._kind.members[name][1]
-        record._memory[first : first + len(words)] = words
-    record._of = record._of._replace(**members)  # type: ignore[attr-defined]
+        record._memory[place : place + len(words)] = words
+        return place + len(words)
+    return place + 1
 
 
 def by_reference(of: T) -> T:

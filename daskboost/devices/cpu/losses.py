@@ -294,6 +294,17 @@ class GradientLoops:
         self._team, self._n_threads = team, n_threads
         self._address = 0
         self._job: Job | None = None
+        self._arrays: tuple[Float32 | None, ...] = (None,) * 5
+
+    def _take(self, label: Float32, weight: Float32, together: bool, *of_outputs: Float32) -> None:
+        """Take the arrays of a chunk."""
+        margin, g, h = (each if together else each[:, 0] for each in of_outputs)
+        of = Job(self._team, self._loss, label, margin, weight, g, h, self._tops, self._scratch)
+        if self._job is None:
+            self._job = by_reference(of)
+            (self._address,) = addresses_of([self._part], self._job, 1)
+        else:
+            renew(self._job, of)
 
     def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
         """Fill `g` and `h`, shape (rows, outputs) as `margin`. Returns the largest |g| and h; float64, shape
@@ -302,16 +313,13 @@ class GradientLoops:
         if self._job is None:
             self._tops = np.zeros((self._n_threads, 2, n_outputs), np.int32)
             self._scratch = np.empty((self._n_threads, 2, n_outputs if together else 0, CLASS_ROWS), np.float32)
-        margin, g, h = (each if together else each[:, 0] for each in (margin, g, h))
-        weight = label[:0] if weight is None else weight
-        of = Job(self._team, self._loss, label, margin, weight, g, h, self._tops, self._scratch)
-        if self._job is None:
-            self._job = by_reference(of)
-            (self._address,) = addresses_of([self._part], self._job, 1)
-        else:
-            renew(self._job, of)
+        arrays = (label, margin, weight, g, h)
+        if any(one is not other for one, other in zip(arrays, self._arrays, strict=True)):
+            self._arrays = arrays
+            self._take(label, label[:0] if weight is None else weight, together, margin, g, h)
+        assert self._job is not None
         self._tops[:] = 0
         n_threads = min(self._n_threads, 1 + margin.size * _ROW_NS // _WAKE_NS)
         start(self._team, n_threads, self._address, self._job)
-        found: Float64 = np.max(self._tops, axis=0).view(np.float32).astype(np.float64)
+        found: Float64 = self._tops.max(axis=0).view(np.float32).astype(np.float64)
         return found
