@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.team import TEAM_WORDS, part, start
 
@@ -57,3 +57,18 @@ def test_compiled_code_reads_what_the_tuple_holds() -> None:
     start(np.zeros(TEAM_WORDS, np.int64), 1, addresses_of([_sum], state, 1)[0], state)
     assert state.out.tolist() == [words.sum(), -7, 0.25, 5, 1, 1.5, 8]
     assert (inner.words is words, inner.kind, inner.address, state.inner is inner) == (True, -7, 0.25, True)
+
+
+def test_members_that_change_are_read_as_they_are_then() -> None:
+    inner, other = (by_reference(Inner(np.full((2, 2), each), 1, each)) for each in (1.0, 2.0))
+    pair = Pair(np.zeros(2, np.int32), False)
+    state = by_reference(Outer(inner, pair, None, np.float32(0), np.uint64(0), np.zeros(7)))
+    change(inner, kind=5, address=0.5)
+    change(state, pair=Pair(np.array([3, 7], np.int32), True), small=np.float32(2.5), large=np.uint64(2**64 - 1))
+    address = addresses_of([_sum], state, 1)[0]
+    start(np.zeros(TEAM_WORDS, np.int64), 1, address, state)
+    assert state.out.tolist() == [4, 5, 0.5, 7, 1, 2.5, 15]
+    assert (inner.kind, state.pair.flag, state.small) == (5, True, 2.5)
+    change(state, inner=other, out=np.zeros(7))
+    start(np.zeros(TEAM_WORDS, np.int64), 1, address, state)
+    assert state.out.tolist() == [8, 1, 2, 7, 1, 2.5, 15]
