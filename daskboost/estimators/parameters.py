@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, Self, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -175,6 +175,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     {parameters}
     """
 
+    _names: ClassVar[tuple[str, ...]]
     n_estimators: int = 100
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
@@ -235,6 +236,13 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
 
         super().set_params(**translated(params, names, refuse))
         return self
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """Return the parameters' names; scikit-learn reads them from the constructor's signature, here once."""
+        if "_names" not in vars(cls):
+            cls._names = tuple(super()._get_param_names())
+        return list(cls._names)
 
     def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:
         """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -287,7 +287,7 @@ def provenance(params: TrainParams) -> dict[str, str]:
     dropped = PLACE_PARAMS
     if params.out_of_core != "certified" or params.certify_tolerance == 0:
         dropped = (*dropped, *CERTIFIED_PARAMS, *(() if params.out_of_core == "sampled" else ("out_of_core",)))
-    kept = {name: value for name, value in asdict(params).items() if name not in dropped}
+    kept = {name: value for name, value in vars(params).items() if name not in dropped}
     return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
 
 
@@ -318,5 +318,5 @@ def _best_of(model: Booster) -> tuple[int, float] | None:
 
 def objective_of(params: TrainParams) -> Objective:
     """Return the objective that parameters name, with those of its own."""
-    values = {name: value for name, value in asdict(params).items() if name != "explicit"}
+    values = {name: value for name, value in vars(params).items() if name != "explicit"}
     return make_objective(params.objective, {**values, "num_class": params.num_class or None})

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 VALUES_PER_THREAD = 1 << 18
 """Values that a thread converts or checks in a tenth of a millisecond, which is what it takes to start it."""
+QUANTIZED_PER_THREAD = 1 << 15
+"""The same of values that it looks up among cut points."""
 BLOCK_ROWS = 1 << 12
 """Rows whose values are counted while they are in a core's cache."""
 FOUND_BYTES = 32
@@ -118,8 +120,9 @@ class DenseRows:
         from daskboost.devices.cpu.quantize import quantize_dense
         from daskboost.devices.cpu.threads import by_ranges
 
+        least = QUANTIZED_PER_THREAD // max(self.values.shape[1], 1)
         return max(by_ranges(
-            lambda start, stop: quantize_dense(self.values, search, start, stop, out), self.n_rows, threads
+            lambda start, stop: quantize_dense(self.values, search, start, stop, out), self.n_rows, threads, least
         ), default=-1)  # fmt: skip
 
     def entry_starts(self, threads: int) -> Int64:

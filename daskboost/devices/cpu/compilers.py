@@ -85,7 +85,8 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
 
 
 def _address_of(part: Part, signature: tuple[object, ...]) -> int:
-    part.compile(signature)
+    if signature not in part.overloads:  # numba takes a tenth of a millisecond to find that out
+        part.compile(signature)
     compiled = part.overloads[signature]
     found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return found

@@ -47,7 +47,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import LINE, arrive, come_together, next_task, part, run, start
+from daskboost.devices.cpu.team import LINE, arrive, come_together, next_task, part, run, start, threads_worth
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
@@ -65,8 +65,8 @@ FOUND_WORDS = 6
 SUMS, FOUND = LINE, 2 * LINE
 """Where in an engine's room the root's sums are told, twice half a line, and splits; first is the number of meetings
 that it has come to."""
-LEAST_NS = 6_000
-"""Nanoseconds of work for which another thread is worth its waking."""
+GROUP_NS = 6_000
+"""Nanoseconds of work of a group of small nodes, which a thread takes together."""
 LEAST_BLOCK = 2_048
 """Rows of the smallest piece of a node that is divided among threads."""
 STRETCH = 8_192
@@ -292,10 +292,13 @@ def _by_column(chunks: Chunks, chunk: int) -> Any:
     return bins_at(chunks.bins, chunks.places[chunk, 1], _n_rows(chunks, chunk))
 
 
+_threads_worth: Any = uncounted()(threads_worth)
+
+
 @uncounted()
 def _threads_for(rules: Rules, nanoseconds: int) -> int:
     """Return how many threads so much work is worth."""
-    return min(rules.n_threads, 1 + nanoseconds // LEAST_NS)
+    return _threads_worth(rules.n_threads, nanoseconds)
 
 
 # Gradients become integers.
@@ -580,7 +583,7 @@ def _plan_rows(state: Growing) -> int:
     block = max(LEAST_BLOCK, -(-total // (2 * n_threads)))
     counts[BLOCK] = block
     n_tasks = n_pieces = n_groups = n_small = in_group = 0
-    least = max(1, LEAST_NS // (4 + n_features // 2))  # rows of a group of small nodes
+    least = max(1, GROUP_NS // (4 + n_features // 2))  # rows of a group of small nodes
     step.groups[0] = 0
     for i in range(n_chosen):
         node = step.chosen[i]

@@ -16,7 +16,7 @@ from numba.extending import overload
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.by_reference import by_reference, renew
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.team import next_task, part, start
+from daskboost.devices.cpu.team import next_task, part, start, threads_worth
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float32, Float64, Int32, Int64
 
@@ -26,8 +26,6 @@ CLASS_ROWS = 64
 """Rows whose classes are computed together, each class's values side by side, as vector instructions take them."""
 _ROW_NS = 4
 """Nanoseconds that an output of a row takes about."""
-_WAKE_NS = 6_000
-"""Work for which another thread is worth its waking."""
 _ZERO, _ONE, _TWO, _LEAST = np.float32(0), np.float32(1), np.float32(2), np.float32(1e-16)
 _LIMIT, _HUBER = np.float32(80), np.float32(1e12)
 _LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -319,7 +317,7 @@ class GradientLoops:
             self._take(label, label[:0] if weight is None else weight, together, margin, g, h)
         assert self._job is not None
         self._tops[:] = 0
-        n_threads = min(self._n_threads, 1 + margin.size * _ROW_NS // _WAKE_NS)
+        n_threads = threads_worth(self._n_threads, margin.size * _ROW_NS)
         start(self._team, n_threads, self._address, self._job)
         found: Float64 = self._tops.max(axis=0).view(np.float32).astype(np.float64)
         return found

@@ -52,6 +52,9 @@ YIELDS = 2_000
 """How often it does so before it sleeps: a millisecond or two, longer than the coordinator takes between two trees."""
 LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
+JOIN_NS = 2_000
+"""Nanoseconds by which a region takes longer for each thread that joins it: the words of a team go from core to core,
+hundreds of nanoseconds each time where these are many or shared by two threads."""
 MOST_LOOKS = 50
 """Looks at other engines, once a thread sleeps, until their lives are asked for."""
 
@@ -257,6 +260,15 @@ def come_together(room: Int64, rooms: Int64) -> bool:
                 return False
             _rest(looks)
     return True
+
+
+def threads_worth(n_threads: int, nanoseconds: int) -> int:
+    """Return how many of `n_threads` threads a region of so much work is worth.
+
+    On n threads it takes nanoseconds / n, and JOIN_NS * n for them to join and to take tasks, one after the other from
+    the same word: least where n is the root of their quotient.
+    """
+    return int(max(1, min(n_threads, (nanoseconds / JOIN_NS) ** 0.5)))
 
 
 def part(function: Callable[[Any, int], None]) -> Any:

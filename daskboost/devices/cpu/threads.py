@@ -153,7 +153,7 @@ def _end_team(words: Int64) -> None:
     words[JOIN] = STOP
 
 
-def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int = 8) -> list[T]:
+def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int = LEAST_POSITIONS) -> list[T]:
     """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges of at least `least` (but the last).
 
     Ranges start at multiples of 8.
