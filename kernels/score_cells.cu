@@ -2,16 +2,16 @@
 // them: what `daskboost/data/cuts/key_counts.py` counts, without a sort.
 //
 // Scores become keys of their order (ordered.cuh); a cell of a resolution is all keys that share so many leading bits. Which
-// keys there are is a set of bits, kept in two levels as it would take half a gigabyte in one: a bit for each *prefix* of 24
-// bits, and below each prefix that there is, by its place among them, a bit for each of the 256 keys. The second level is
-// there only if the prefixes are no more than cells may be; of many rows, whose keys are too many at 25 bits already, only
-// those of a part are looked at. Folding bits counts the cells of all resolutions; the finest that
-// has room keeps a bit where each of its cells begins, and the bits before a key's number its cell. Atomics set bits and add
-// integers, so that nothing depends on the order of rows.
+// keys there are is a set of bits, kept in two levels as it would take half a gigabyte in one: a bit for each *prefix* of 26
+// bits, and below each prefix that there is, by its place among them, a bit for each of the 64 keys. The second level is
+// there only if the prefixes are no more than cells may be: not of millions of rows, whose scores take up several binades
+// of 2**17 prefixes each. Folding bits counts the cells of all resolutions; the finest that has room keeps a bit where each
+// of its cells begins, and the bits before a key's number its cell. Atomics set bits and add integers, so that nothing
+// depends on the order of rows.
 //
 //   mark_prefixes   rows -> bits of the first level          number_prefixes   its cells, the places of prefixes
-//   count_prefixes  cells of each resolution up to 24 bits   mark_keys         rows -> bits of the second level
-//   count_keys      the same from 25 bits on                 number_keys       its cells
+//   count_prefixes  cells of each resolution up to 26 bits   mark_keys         rows -> bits of the second level
+//   count_keys      the same from 27 bits on                 number_keys       its cells
 //   count_rows      rows -> counts of cells                  sum_cells         counts of blocks of cells
 //   add_area        cells -> terms of the area under a curve, added up exactly
 //
@@ -47,20 +47,21 @@
 #endif
 #define RESOLUTIONS 11  // most that a level has
 
-constexpr i32 PREFIX_BITS = 24, KEY_BITS = 32;
-constexpr i32 LEAST_BITS = 14;     // of a resolution: a thread's words of the first level are one cell of it
+constexpr i32 PREFIX_BITS = 26, KEY_BITS = 32;
+constexpr i32 LEAST_BITS = 16;     // of a resolution: a thread's words of the first level are one cell of it
 constexpr i32 PREFIX_WORDS = 32;   // words of the first level that a thread has
-constexpr i32 KEY_WORDS = 8;       // words of the second level below a prefix
+constexpr i32 KEY_WORDS = 2;       // words of the second level below a prefix
 constexpr i32 KEYS_OF_LEVEL = KEY_BITS - PREFIX_BITS;
 static_assert(RESOLUTIONS == PREFIX_BITS - LEAST_BITS + 1 && RESOLUTIONS >= KEYS_OF_LEVEL, "counts of either level");
 
+constexpr u32 JOINED_CELLS = 1u << 13;  // few enough for some rows of a warp to share one
+
 // Places of `found`.
 constexpr i32 REFUSED = 0;     // 1 if a label is neither 0 nor 1, 2 if a score is NaN
-constexpr i32 PREFIX_CELL = 1; // resolution of the cells of the first level; below 24 there is no second level
+constexpr i32 PREFIX_CELL = 1; // resolution of the cells of the first level; below 26 there is no second level
 constexpr i32 RESOLUTION = 2;  // of the cells
 constexpr i32 CELLS = 3;       // how many there are
-constexpr i32 SAMPLED = 4;     // cells at 25 bits of some of the rows
-constexpr i32 COUNTS = 5;      // cells at each resolution, by its bits
+constexpr i32 COUNTS = 4;      // cells at each resolution, by its bits
 
 // What a row counts for; `scale` is a power of two. Rows that count for nothing leave no trace.
 static __device__ __forceinline__ i64 units_of(const float* weight, i64 row, double scale) {
@@ -73,13 +74,12 @@ struct ThreadRows {
     float values[ROWS];
     i64 units[ROWS];
 
-    __device__ __forceinline__ ThreadRows(const float* score, i64 stride, const float* weight, double scale, i64 begin,
-                                          i64 end) {
-        first = begin + static_cast<i64>(blockIdx.x) * (ROWS * THREADS) + threadIdx.x;
+    __device__ __forceinline__ ThreadRows(const float* score, i64 stride, const float* weight, double scale, i64 n) {
+        first = static_cast<i64>(blockIdx.x) * (ROWS * THREADS) + threadIdx.x;
 #pragma unroll
         for (i32 k = 0; k < ROWS; ++k) {
-            values[k] = row(k) < end ? score[row(k) * stride] : 0.0f;
-            units[k] = row(k) < end ? units_of(weight, row(k), scale) : 0;
+            values[k] = row(k) < n ? score[row(k) * stride] : 0.0f;
+            units[k] = row(k) < n ? units_of(weight, row(k), scale) : 0;
         }
     }
     __device__ __forceinline__ i64 row(i32 k) const { return first + k * THREADS; }
@@ -154,10 +154,15 @@ static __device__ __forceinline__ i32 keep_first_bits(u32 (&words)[N], i32 step)
 
 template <i32 N>
 static __device__ __forceinline__ void load_words(const u32* from, u32 (&words)[N]) {
+    if constexpr (N == 2) {
+        const uint2 two = *reinterpret_cast<const uint2*>(from);
+        words[0] = two.x, words[1] = two.y;
+    } else {
 #pragma unroll
-    for (i32 i = 0; i < N; i += 4) {
-        const uint4 four = reinterpret_cast<const uint4*>(from)[i / 4];
-        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+        for (i32 i = 0; i < N; i += 4) {
+            const uint4 four = reinterpret_cast<const uint4*>(from)[i / 4];
+            words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+        }
     }
 }
 
@@ -202,7 +207,7 @@ static __device__ __forceinline__ u32 cells_before(u32 count, const u32* of_bloc
 
 // `score` : `stride` between rows. `marks` : zeros, a bit for each prefix.
 extern "C" __global__ void __launch_bounds__(THREADS) mark_prefixes(SCORES, u32* marks, u32* found) {
-    const ThreadRows rows(score, stride, weight, scale, 0, n);
+    const ThreadRows rows(score, stride, weight, scale, n);
     u32 refused = 0, places[ROWS];
 #pragma unroll
     for (i32 k = 0; k < ROWS; ++k) {
@@ -261,16 +266,14 @@ static __device__ __forceinline__ u32 cell_of_prefix(const u32* marks, const u32
     return before[prefix / 32] + __popc(marks[prefix / 32] & up_to(prefix)) - 1u;
 }
 
-// Whether the second level is to be counted: it may have room at 25 bits, as far as rows that were looked at say.
-static __device__ __forceinline__ bool counts_keys(const u32* found, u32 capacity) {
-    return found[PREFIX_CELL] == PREFIX_BITS && found[SAMPLED] <= capacity;
-}
+// Whether there is a second level.
+static __device__ __forceinline__ bool has_keys(const u32* found) { return found[PREFIX_CELL] == PREFIX_BITS; }
 
-// `keys` : a bit for each key below a prefix, zeros but for those of rows before `begin`.
-extern "C" __global__ void __launch_bounds__(THREADS) mark_keys(SCORES, i64 begin, const u32* marks, const u32* before,
-                                                                u32* keys, u32 capacity, const u32* found) {
-    if (!counts_keys(found, capacity)) return;
-    const ThreadRows rows(score, stride, weight, scale, begin, n);
+// `keys` : zeros, a bit for each key below a prefix.
+extern "C" __global__ void __launch_bounds__(THREADS) mark_keys(SCORES, const u32* marks, const u32* before, u32* keys,
+                                                                const u32* found) {
+    if (!has_keys(found)) return;
+    const ThreadRows rows(score, stride, weight, scale, n);
     u32 places[ROWS];
 #pragma unroll
     for (i32 k = 0; k < ROWS; ++k) {
@@ -280,22 +283,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) mark_keys(SCORES, i64 begi
     set_bits(places, rows.units, keys);
 }
 
-// A thread has a prefix. `is_sample` : only SAMPLED is counted.
-extern "C" __global__ void __launch_bounds__(THREADS) count_keys(const u32* keys, i32 is_sample, u32 capacity, u32* found,
-                                                                 u32* of_blocks) {
+// A thread has a prefix.
+extern "C" __global__ void __launch_bounds__(THREADS) count_keys(const u32* keys, u32* found, u32* of_blocks) {
     __shared__ u32 own[RESOLUTIONS];
-    if (!is_sample && !counts_keys(found, capacity)) return;
-    if (found[PREFIX_CELL] < PREFIX_BITS) return;
+    if (!has_keys(found)) return;
     const u32 prefix = blockIdx.x * THREADS + threadIdx.x;
     u32 words[KEY_WORDS] = {}, counts[KEYS_OF_LEVEL + 1] = {};  // that of prefixes is known already
     if (prefix < found[COUNTS + PREFIX_BITS])
         load_words<KEY_WORDS>(keys + static_cast<i64>(prefix) * KEY_WORDS, words);
     add_cells<KEY_WORDS, KEYS_OF_LEVEL>(words, counts);
-    if (is_sample) {
-        const u32 sampled[1] = {counts[1]};
-        add_counts<1>(sampled, own, found + SAMPLED, of_blocks);
-        return;
-    }
     counts[0] = 0;
     add_counts<KEYS_OF_LEVEL + 1>(counts, own, found + COUNTS + PREFIX_BITS, of_blocks);
 }
@@ -306,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) number_keys(u32* keys, u32
     __shared__ i64 sums[THREADS / WARP];
     __shared__ u32 totals[THREADS / WARP];
     __shared__ i32 chosen;
-    if (!counts_keys(found, capacity)) return;
+    if (!has_keys(found)) return;
     if (threadIdx.x == 0) chosen = finest(found + COUNTS, PREFIX_BITS, KEY_BITS, capacity);
     __syncthreads();
     const i32 bits = chosen;
@@ -333,13 +329,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) number_keys(u32* keys, u32
 extern "C" __global__ void __launch_bounds__(THREADS) count_rows(
     SCORES, const u32* marks, const u32* before_prefixes, const u32* keys, const u32* before_keys, const u32* found,
     u64* counts, u32* lower, u32* upper) {
-    const ThreadRows rows(score, stride, weight, scale, 0, n);
-    const bool has_keys = found[RESOLUTION] > PREFIX_BITS;
-    u32 cells[ROWS], places[ROWS];
+    const ThreadRows rows(score, stride, weight, scale, n);
+    u32 cells[ROWS], places[ROWS], positive = 0;
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) positive |= (rows.row(k) < n && label[rows.row(k)] == 1 ? 1u : 0u) << k;
 #pragma unroll
     for (i32 k = 0; k < ROWS; ++k)
         cells[k] = rows.units[k] != 0 ? cell_of_prefix(marks, before_prefixes, ordered_key(rows.values[k], 0)) : 0;
-    if (has_keys) {
+    if (found[RESOLUTION] > PREFIX_BITS) {
 #pragma unroll
         for (i32 k = 0; k < ROWS; ++k) {
             if (rows.units[k] == 0) continue;
@@ -355,20 +352,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_rows(
 #pragma unroll
     for (i32 k = 0; k < ROWS; ++k) {
         places[k] = ~0u;  // of no count
-        if (rows.units[k] != 0) places[k] = 2 * cells[k] + (label[rows.row(k)] == 1 ? 1u : 0u);
+        if (rows.units[k] != 0) places[k] = 2 * cells[k] + (positive >> k & 1u);
 #if KEYS
         if (rows.units[k] == 0) continue;
         atomicMin(&lower[cells[k]], ordered_key(rows.values[k], 0));
         atomicMax(&upper[cells[k]], ordered_key(rows.values[k], 0));
 #endif
     }
+    // Rows of one score come together in the first rounds of a fit, which know few of them.
+    const bool is_joined = !weight && found[CELLS] <= JOINED_CELLS;
 #pragma unroll
     for (i32 k = 0; k < ROWS; ++k) {
-        if (weight) {
+        if (!is_joined) {
             if (rows.units[k] != 0) atomicAdd(&counts[places[k]], static_cast<u64>(rows.units[k]));
             continue;
         }
-        // Rows of one score come together in the first rounds of a fit, which know few of them.
         const u32 same = __match_any_sync(ALL_LANES, places[k]);
         if (places[k] != ~0u && same >> threadIdx.x % WARP == 1u)
             atomicAdd(&counts[places[k]], static_cast<u64>(__popc(same)));

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device, to_host
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
-from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
+from daskboost.devices.gpu.trees.growth import Around, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.trees.known_tree import Refit
 from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
 from daskboost.devices.gpu.trees.node_features import LevelFeatures
@@ -106,6 +106,8 @@ class DeviceGrower:
             (rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes), np.uint8
         )
         self._batch = Batch(self._memory)
+        self._unmeasured: KeptRound | None = None
+        """The last round, until its metrics are launched."""
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All trees of a round, `n_trees` at a time; the last group may be smaller."""
@@ -158,11 +160,12 @@ class DeviceGrower:
         """
         with self._device.errors():
             if self._batch.is_full:
-                self._batch.fetched()
+                self.fetched(self.kept())
             if self._batch.is_over:
                 self._batch = Batch(self._memory)
             self._batch.n_grown += 1
             self._grow_round(rows.iteration, learning_rate, self.kept().memory)
+            self._keep_metrics()
         return partial(self._trees_of, rows.iteration, self.kept())
 
     def kept(self) -> KeptRound:
@@ -170,14 +173,26 @@ class DeviceGrower:
         return KeptRound(self._batch, self._batch.n_grown - 1)
 
     def evaluate(self) -> None:
-        """Launch what computes metrics of all margins, and copies what they know behind the last round's tables."""
+        """Have metrics of all margins computed: beside the next round's trees, or before the rounds are fetched."""
+        self._unmeasured = self.kept()
+
+    def _keep_metrics(self) -> None:
+        """Launch what copies the last metrics behind the tables of their round."""
+        if self._unmeasured is not None:
+            self._unmeasured.memory[self.tables_bytes :] = self.watch.memory
+        self._unmeasured = None
+
+    def fetched(self, kept: KeptRound) -> UInt8:
+        """Return the bytes of a round in the host's memory, with those of all rounds that wait."""
         with self._device.errors():
-            self._queue("metrics", self.watch.launch)
-            self.kept().memory[self.tables_bytes :] = self.watch.memory
+            if self._unmeasured is not None:
+                self._queue("metrics", self.watch.launch)
+                self._keep_metrics()
+            return kept.fetched()
 
     def _trees_of(self, iteration: int, kept: KeptRound) -> tuple[TreeTable, ...]:
         with self._device.errors():
-            return tuple(self._finished(iteration, kept.fetched()))
+            return tuple(self._finished(iteration, self.fetched(kept)))
 
     def _finished(self, iteration: int, memory: UInt8) -> Iterator[TreeTable]:
         """The trees of a round from their tables, in the order of outputs.
@@ -214,8 +229,11 @@ class DeviceGrower:
         for group in self._groups:
             if not self._every_feature:
                 self._draw_features(iteration, group)
-            before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
-            group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
+            around = Around(
+                partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group),
+                self.watch.launch if begin == 0 else _nothing,
+            )  # fmt: skip
+            group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, around)
             for margins in self._sets.streamed_evals:  # what is read from files cannot be recorded
                 self._walk(margins, group)
             memory = group.grower.tables.memory
@@ -261,6 +279,10 @@ class DeviceGrower:
     def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
         for index, view in margins.views():
             self._rows.walk(view, group.grower.tables.walk_columns, margins.margins[index][:, group.outputs])
+
+
+def _nothing() -> None:
+    """Launch nothing."""
 
 
 def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
@@ -320,7 +342,7 @@ class KeptRound:
 
 
 class WatchedMetrics:
-    """Has metrics computed behind the trees of a round, with which they are fetched."""
+    """Has metrics computed without the host, which fetches them with the trees."""
 
     def __init__(self, grower: DeviceGrower) -> None:
         self._grower = grower
@@ -333,4 +355,4 @@ class WatchedMetrics:
         """Send nothing: the device keeps the order of launches."""
 
     def _read(self, kept: KeptRound) -> Sequence[MetricParts]:
-        return [self._grower.watch.read(kept.fetched()[self._grower.tables_bytes :])]
+        return [self._grower.watch.read(self._grower.fetched(kept)[self._grower.tables_bytes :])]

@@ -32,8 +32,10 @@ START = "uu"
 """Of a round: its learning rate and its keys of rounding go to the device."""
 GROUP = "Gl"
 """Trees that grow together: their graph, and a copy of their tables on the device."""
-METRICS = "Gl"
-"""Metrics of all evaluation sets: their graph, and a copy of what they know behind the tables."""
+KEPT = "l"
+"""A copy of what metrics know behind the tables of their round."""
+LAST_METRICS = "G" + KEPT
+"""Metrics after the last round of a take: their graph, and the copy."""
 BEST = "GG+(rG)+l"
 """A tree that grows best first: the root, as many steps as the last tree took without a question, then a question
 before all others and before the leaves."""
@@ -118,16 +120,20 @@ def said(notes: list[Note]) -> str:
     return "".join(LETTERS[note.kind] for note in notes if not note.recorded and note.kind != RECORD)
 
 
-def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+") -> None:
+def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+", between: str = "", end: str = ""
+          ) -> None:  # fmt: skip
     """Rounds are as documented; those of the first take come one by one, before anything is recorded.
 
-    `one_round`, `first_round` : regular expressions.
+    `one_round`, `first_round` : regular expressions. `between`, `end` : what comes behind each round of a take but the
+    first, and behind all of them.
     """
     broken = [note for note in takes.in_graphs if note.kind != LAUNCH]
     assert not broken, f"in graphs, which only launch: {broken}"
-    for n, notes, expected in zip(takes.asked, takes.notes, [first_round, one_round, one_round], strict=True):
+    regular = one_round, between, end
+    for n, notes, expected in zip(takes.asked, takes.notes, [(first_round, "", ""), regular, regular], strict=True):
         reads = [note.what for note in notes if note.kind == READ]
-        done, wanted = said(notes), f"(?:{expected}){{{n}}}{ROUNDS_READ}"
+        each, more, last = expected
+        done, wanted = said(notes), f"(?:{each})(?:{each}{more}){{{n - 1}}}{last}{ROUNDS_READ}"
         assert re.fullmatch(wanted, done), f"outside of graphs {done}, not {wanted}; the host reads {reads}"
     recorded = sum(note.kind == RECORD for notes in takes.notes for note in notes)
     assert recorded == n_graphs, f"{recorded} graphs, not {n_graphs}"

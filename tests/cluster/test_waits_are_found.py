@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from daskboost.devices.gpu.runtime.launches import Recorder, cuda_of, to_host
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.gpu.trees import best_first
 from daskboost.devices.gpu.trees.best_first import STEPS, BestFirstGrower
-from daskboost.devices.gpu.trees.growth import TreeGrower
+from daskboost.devices.gpu.trees.growth import Around, TreeGrower
 
 __all__ = ["takes"]
 
@@ -25,11 +26,11 @@ def skips_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def skips_recorder_in_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    def grow(self: TreeGrower, inputs: Any, rows: Any, queue: Any, name: Any, before: Any, after: Any) -> None:
+    def grow(self: TreeGrower, inputs: Any, rows: Any, queue: Any, name: Any, around: Around) -> None:
         rows.reserve(self._n_trees * self._sizes.capacity, self._n_trees * self._sizes.searched)
-        before()
+        around.before()
         self._grow(inputs, rows)
-        after()
+        around.after()
 
     monkeypatch.setattr(TreeGrower, "grow", grow)
 
@@ -42,9 +43,9 @@ def records_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The roots are a graph of their own."""
     grow = TreeGrower.grow
 
-    def in_parts(self: TreeGrower, inputs: Any, rows: Any, queue: Any, name: Any, before: Any, after: Any) -> None:
-        queue(("before", name), before)
-        grow(self, inputs, rows, queue, name, lambda: None, after)
+    def in_parts(self: TreeGrower, inputs: Any, rows: Any, queue: Any, name: Any, around: Around) -> None:
+        queue(("before", name), around.before)
+        grow(self, inputs, rows, queue, name, replace(around, before=lambda: None))
 
     monkeypatch.setattr(TreeGrower, "grow", in_parts)
 

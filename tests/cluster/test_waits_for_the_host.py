@@ -11,7 +11,8 @@ from cluster.takes_of_rounds import (
     BEST_FIRST,
     GROUP,
     GROWTH,
-    METRICS,
+    KEPT,
+    LAST_METRICS,
     N_ROWS,
     START,
     Takes,
@@ -110,10 +111,10 @@ def test_vectors_grow_by_a_graph(more: dict[str, Any], rows: str, growth: str, t
     assert searching in {note.what for note in takes.in_graphs}
 
 
-def test_vectors_are_evaluated_behind_the_trees(takes: Takes) -> None:
+def test_vectors_are_evaluated_beside_the_trees(takes: Takes) -> None:
     params = {**SOFTMAX, "max_depth": 3, "multi_strategy": "multi_output_tree", "eval_metric": ["mlogloss", "merror"]}
     fit(takes, params, evaluated=True)
-    check(takes, START + GROUP + METRICS, 2)
+    check(takes, START + GROUP, 2, between=KEPT, end=LAST_METRICS)
 
 
 def test_small_data_grow_by_graphs(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +127,13 @@ def test_small_data_grow_by_graphs(takes: Takes, monkeypatch: pytest.MonkeyPatch
     ("reg:squarederror", ["rmse", "mae"]), ("binary:logistic", ["logloss", "auc", "error", "aucpr"]),
     ("multi:softprob", ["mlogloss", "merror"]), ("count:poisson", ["rmse"]),
 ])  # fmt: skip
-def test_metrics_are_a_graph_behind_the_trees(objective: str, metrics: list[str], takes: Takes) -> None:
-    """The host reads them with the trees, when the take ends."""
+def test_metrics_are_in_the_graph_of_the_next_trees(objective: str, metrics: list[str], takes: Takes) -> None:
+    """Those of a take's last round in one of their own: the host reads them with the trees, when the take ends."""
     classes = {"num_class": 3} if objective.startswith("multi") else {}
     fit(takes, {"objective": objective, "max_depth": 2, "eval_metric": metrics, **classes}, evaluated=True)
-    check(takes, START + GROUP + METRICS, 2)
-    assert "sum_losses" in {note.what for note in takes.in_graphs}
+    check(takes, START + GROUP, 2, between=KEPT, end=LAST_METRICS)
+    of_trees = [launched for launched in takes.replays if "finish_trees" in launched]
+    assert all("sum_losses" in launched for launched in of_trees) and len(of_trees) == 3
 
 
 def worst(label: Any, prediction: Any) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,10 @@ Memory = type("Memory", (), {})
 class Stream:
     def __init__(self, cupy: Cupy, **_: Any) -> None:
         self._cupy, self._outer = cupy, cupy.stream
-        self.captures = False
+        cupy.made.append(self)
+        self.captures = self.captured = False
+        self.before: list[Any] = []
+        """Streams on whose work the rest waits."""
 
     def __enter__(self) -> None:
         self._outer, self._cupy.stream = self._cupy.stream, self
@@ -28,9 +32,15 @@ class Stream:
     def __exit__(self, *_: Any) -> None:
         self._cupy.stream = self._outer
 
+    def record(self, event: Any) -> None:
+        event.stream = self
+
+    def wait_event(self, event: Any) -> None:
+        self.before.append(event.stream)
+
     def begin_capture(self, mode: int) -> None:
         assert mode == 2 and self._cupy.stream is self
-        self.captures = True
+        self.captures = self.captured = True
 
     def end_capture(self) -> Any:
         self.captures = False
@@ -41,6 +51,7 @@ class Cupy:
     """As much of it as a graph takes."""
 
     def __init__(self) -> None:
+        self.made: list[Any] = []
         self.stream: Any = None
         self.default = self.stream = Stream(self)
         self.launched: list[Any] = []
@@ -53,6 +64,7 @@ class Cupy:
         self.cuda = SimpleNamespace(
             runtime=runtime, get_current_stream=lambda: self.stream, get_allocator=lambda: self._allocator,
             using_allocator=self._using, Stream=lambda **options: Stream(self, **options),
+            Event=lambda **_: SimpleNamespace(),
         )  # fmt: skip
 
     def launch(self, stream: Any) -> None:
@@ -98,6 +110,31 @@ def test_a_graph_is_launched_when_it_is_called_and_keeps_its_arrays(cupy: Cupy) 
     assert cupy.launched == [cupy.default, cupy.default] and cupy.alive == 2
     del replay
     assert cupy.alive == 0
+
+
+@pytest.mark.parametrize("fails", ["", "branch", "rest"])
+def test_a_branch_begins_after_what_was_recorded_and_is_waited_for(cupy: Cupy, fails: str) -> None:
+    """Also where either fails: a capture cannot end before. Without a recording there is no branch."""
+    runtime, streams = CudaRuntime(cupy, 0), dict[str, Any]()
+
+    def note(name: str) -> None:
+        streams[name] = cupy.stream
+        if fails == name:
+            raise LookupError("the work's own")
+
+    def work() -> None:
+        with runtime.beside(partial(note, "branch")):
+            note("rest")
+        note("end")
+
+    with pytest.raises(LookupError) if fails else nullcontext():
+        runtime.record(work)
+    main, branch = next(stream for stream in cupy.made if stream.captured), streams["branch"]
+    assert branch is not main and branch.before == [main] and main.before == [branch]
+    assert cupy.stream is cupy.default and (fails or streams["rest"] is streams["end"] is main)
+    if not fails:
+        work()
+        assert set(map(id, streams.values())) == {id(cupy.default)}
 
 
 def test_work_that_fails_ends_its_capture(cupy: Cupy) -> None:

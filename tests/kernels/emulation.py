@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,16 @@ class EmulatedRuntime:
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """As `CudaRuntime.record`."""
         return work
+
+    @contextlib.contextmanager
+    def beside(self, work: Callable[[], None]) -> Iterator[None]:
+        """As `CudaRuntime.beside`: either may come first on a device, and the seed says which one does here."""
+        comes_first = self.seed % 2 == 0
+        if comes_first:
+            work()
+        yield
+        if not comes_first:
+            work()
 
     def copy_stream(self) -> LateCopies:
         """As `CudaRuntime.copy_stream`."""

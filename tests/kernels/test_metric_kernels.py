@@ -94,9 +94,9 @@ def test_what_is_refused(runtime: Runtime, rng: np.random.Generator) -> None:
         kernels.count_rows(ScoredRows(put(label), put(score), None), 1.0, room)
         kernels.add_area("roc", room, state)
         assert read_area(to_host(state), "roc").refused == expected
-    with pytest.raises(ValueError, match="capacity=100: scores are counted in at least 16384 cells"):
+    with pytest.raises(ValueError, match="capacity=100: scores are counted in at least 65536 cells"):
         ScoreRoom(runtime, 5, 100)
-    assert LEAST_CELLS == 16_384
+    assert LEAST_CELLS == 65_536
 
 
 @pytest.mark.parametrize("weighted", [False, True])

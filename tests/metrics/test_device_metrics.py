@@ -11,7 +11,7 @@ import pytest
 from metrics.test_metrics import BINARY, CLASSES, EXPECTED, QUANTILES, REAL, rows
 
 from daskboost.data.input.labels import LabelStats
-from daskboost.devices.gpu.rows.metrics import LEAST_CELLS, LOSSES, SAMPLED_FROM, MetricKernels
+from daskboost.devices.gpu.rows.metrics import LEAST_CELLS, LOSSES, MetricKernels
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
@@ -104,14 +104,14 @@ SPREADS: dict[str, tuple[int, int]] = {
 """Ranges of bits of scores: the closer they lie, the more leading bits their cells share."""
 
 
-@pytest.mark.parametrize("capacity", [LEAST_CELLS, 30_000, 1 << 18])
+@pytest.mark.parametrize("capacity", [LEAST_CELLS, 80_000, 1 << 18])
 @pytest.mark.parametrize("spread", SPREADS)
 def test_scores_beyond_capacity(
     runtime: Runtime, capacity: int, spread: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbours share cells, at the finest resolution that has room."""
     monkeypatch.setattr(auc, "CAPACITY", capacity)
-    label, _, weight = rows(BINARY, 40_000, 1)
+    label, _, weight = rows(BINARY, 100_000, 1)
     bits = np.random.default_rng(4).integers(*SPREADS[spread], len(label)).astype(np.uint32)
     prediction = bits.view(np.float32).copy()
     prediction[::7] *= -1
@@ -121,15 +121,14 @@ def test_scores_beyond_capacity(
 
 
 @pytest.mark.parametrize(("spread", "repeats", "bits"), [
-    (16_000, 1, 24), (9_000, 1, 24), (7_000, 4, 26), (60_000, 4, 22), (300, 4, 30), (12_000, 12, 32),
+    (200_000, 1, 23), (60_000, 1, 24), (16_000, 1, 26), (9_000, 1, 27), (500, 1, 31), (12_000, 12, 32),
 ])  # fmt: skip
-def test_many_rows_are_sampled(
+def test_resolutions_of_both_levels(
     spread: int, repeats: int, bits: int, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys of a part of the rows say whether those of the others matter: too many, or not, or only with the others.
-    `spread` : prefixes of 24 bits; `repeats` : of each score."""
+    """`spread` : of scores, in units of 256 float32; `repeats` : of each score."""
     monkeypatch.setattr(auc, "CAPACITY", LEAST_CELLS)
-    n = SAMPLED_FROM * LEAST_CELLS
+    n = 3 * LEAST_CELLS // 2
     rng = np.random.default_rng(7)
     label = (rng.random(n) < 0.4).astype(np.float32)
     scores = (0x3F000000 + rng.integers(0, 256 * spread, n // repeats)).astype(np.uint32).view(np.float32)

@@ -45,7 +45,7 @@ MOST_CELLS = 1 << 18
 """Most cells of scores that memory is planned for."""
 CELL_KEY_BYTES = 8
 """Bytes of a cell's least and greatest key, where these are kept."""
-LEAST_CELLS = 1 << 14
+LEAST_CELLS = 1 << 16
 """Cells that there must be room for: some lie in the words of one thread."""
 KEY_BITS = 32
 STATE_WORDS = 76
@@ -56,17 +56,13 @@ _SMALLEST_EXPONENT = -1074  # of a float64: ExactSum's unit
 _USED_LIMBS = 8  # in `specials`
 _LIMBS = 2048  # exponents
 _OUTSIDE_WORDS = 34  # of a sum of any float64
-_PREFIX_WORDS = 2**19  # a bit for each of the leading 24 bits of a key
+_PREFIX_WORDS = 2**21  # a bit for each of the leading 26 bits of a key
 _BLOCKS_OF_PREFIXES = _PREFIX_WORDS // (32 * THREADS)
-_KEY_WORDS = 8  # below each of these, a bit for each key
+_KEY_WORDS = 2  # below each of these, a bit for each key
 _RESOLUTIONS = 11  # counted at most in each of the two levels
-_FOUND = 5 + KEY_BITS + 1  # numbers that launches leave for those behind them, see `found` in the kernels
+_FOUND = 4 + KEY_BITS + 1  # numbers that launches leave for those behind them, see `found` in the kernels
 _CELLS_OF_BLOCK = 4 * THREADS
 _ROWS_OF_BLOCK = 4 * THREADS
-SAMPLED_FROM = 6
-"""From so many times as many rows as cells on, the keys of the first `1 / SAMPLE` of the rows are looked at before
-those of the others: mostly they are too many for finer cells already."""
-SAMPLE = 4
 
 Words = npt.NDArray[np.uint64]
 ExactWords = tuple[int, int]
@@ -268,13 +264,8 @@ class MetricKernels:
         self._over_rows("mark_prefixes", n, *scores, room.marks, room.found)
         self._launch("count_prefixes", prefixes, room.marks, room.found, room.of_blocks)
         self._launch("number_prefixes", prefixes, *prefix, room.of_blocks, room.capacity, room.found)
-        sampled = n // SAMPLE if n >= SAMPLED_FROM * room.capacity else 0
-        for begin, end in ((0, sampled), (sampled, n)):
-            if begin < end:
-                self._over_rows(
-                    "mark_keys", end - begin, *scores[:-1], end, begin, *prefix, room.keys, room.capacity, room.found
-                )
-                self._launch("count_keys", below, room.keys, int(end < n), room.capacity, room.found, room.of_blocks)
+        self._over_rows("mark_keys", n, *scores, *prefix, room.keys, room.found)
+        self._launch("count_keys", below, room.keys, room.found, room.of_blocks)
         self._launch("number_keys", below, room.keys, room.before_keys, room.of_blocks, room.capacity, room.found)
         self._over_rows(
             "count_rows", n, *scores, *prefix, room.keys, room.before_keys, room.found, room.counts, lower, upper,

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -257,10 +257,20 @@ def check_compiler(cupy: ModuleType) -> None:
         ) from error
 
 
+GOES_FIRST = -1
+"""Priority of a stream that is recorded, above the usual one that branches have: a multiprocessor with room takes its
+blocks before theirs."""
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
 _ASKING = threading.Lock()
 """Fits in several threads share kernels: who asks for less must not take back what another has asked for."""
+
+
+class _Recording(threading.local):
+    """What a thread records."""
+
+    branches: list[Stream] | None = None
+    """Streams beside the one that is captured, which live until its end; None while there is none."""
 
 
 class CudaRuntime:
@@ -277,6 +287,7 @@ class CudaRuntime:
         self._kernels: dict[tuple[KernelFile, str, Variant], CudaKernel] = {}
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
+        self._recording = _Recording()
 
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
@@ -310,19 +321,42 @@ class CudaRuntime:
                 kept.append(allocate(nbytes))
             return kept[-1]
 
-        stream = cuda.Stream(non_blocking=True)
+        stream = cuda.Stream(non_blocking=True, priority=GOES_FIRST)
         with stream, cuda.using_allocator(keep):
             stream.begin_capture(cuda.runtime.streamCaptureModeRelaxed)
+            branches = self._recording.branches = []
             try:
                 work()
             finally:
+                self._recording.branches = None
                 graph = stream.end_capture()
+                branches.clear()
 
         return partial(self._replay, graph, kept)
 
     def _replay(self, graph: Graph, kept: list[MemoryPointer]) -> None:
         """`kept` : what the graph has addresses of."""
         graph.launch(self.xp.cuda.get_current_stream())
+
+    @contextmanager
+    def beside(self, work: Callable[[], None]) -> Iterator[None]:
+        """A branch of the graph that is recorded; see `Runtime.beside`."""
+        branches = self._recording.branches
+        if branches is None:
+            work()
+            yield
+            return
+        branch = self.xp.cuda.Stream(non_blocking=True)
+        branches.append(branch)
+        branch.wait_event(self.record_event())
+        try:
+            with branch:
+                work()
+            yield
+        finally:  # a capture cannot end with a branch that nothing waits for
+            with branch:
+                done = self.record_event()
+            self.wait_event(done)
 
     def copy_stream(self) -> CudaCopies:
         """A stream that does not wait for the default one."""

@@ -141,6 +141,13 @@ class Runtime(Protocol):
         nor wait; what it allocates stays allocated.
         """
 
+    def beside(self, work: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within it, what is launched may run at the same time as what `work` launches; the end waits for both.
+
+        In recorded work it does, as far as the launches within leave room on the device: they go first. Else one comes
+        after the other.
+        """
+
     def copy_stream(self) -> CopyStream:
         """A stream of its own."""
 

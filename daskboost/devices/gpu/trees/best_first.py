@@ -4,7 +4,7 @@ back over them, so that the host waits once in many splits, not once in each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from daskboost.devices.gpu.runtime.launches import (
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import (
     ROUNDING,
+    Around,
     GrowthRules,
     Slots,
     TreeInputs,
@@ -115,18 +116,18 @@ class BestFirstGrower:
         self._addresses = (address_of(self._kept), address_of(self._added), node_bytes(self._kept))
         """Addresses of the first histograms, and bytes from one to the next."""
 
-    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
-             after: Callable[[], None]) -> None:  # fmt: skip
+    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, around: Around) -> None:
         """Grow one tree as `growth.TreeGrower` does, with the same features for all levels; waits for answers."""
         queue.expect(rows.reserve(self._capacity, self._width))
 
         def begin() -> None:
-            before()
-            self._root(inputs, rows)
+            with self._runtime.beside(around.beside):
+                around.before()
+                self._root(inputs, rows)
 
         def end() -> None:
             self._finish(inputs.learning_rate)
-            after()
+            around.after()
 
         steps, n = partial(self._steps, inputs.features, rows), 0
         queue(("root", name), begin)

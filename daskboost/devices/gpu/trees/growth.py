@@ -178,6 +178,18 @@ class TreeInputs:
     features: LevelFeatures
 
 
+@dataclass(frozen=True)
+class Around:
+    """What is launched around the growth of trees, with which it is recorded."""
+
+    before: Callable[[], None]
+    """Puts all rows into the roots and writes `TreeInputs`."""
+    after: Callable[[], None]
+    """Finds the finished trees in the grower's tables."""
+    beside: Callable[[], None]
+    """May run while the trees grow: it sees what there was before, and its end comes before `after`."""
+
+
 class TreeGrower:
     """Grows trees over all rows of one chunk, several at a time if there are several outputs, or one at a time whose
     leaves are vectors of all outputs.
@@ -221,19 +233,18 @@ class TreeGrower:
         self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
         self._steps = [self._make_steps(depth) for depth in range(levels.depth)]
 
-    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
-             after: Callable[[], None]) -> None:  # fmt: skip
+    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, around: Around) -> None:
         """Queue up, under a name that says which arrays it works on, all launches from the roots to the leaves' values.
 
-        `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
-        are not moved to the nodes of the last level, but to walk there, unless they are to reach the leaves.
+        Rows are not moved to the nodes of the last level, but to walk there, unless they are to reach the leaves.
         """
         queue.expect(rows.reserve(self._n_trees * self._sizes.capacity, self._n_trees * self._sizes.searched))
 
         def launch() -> None:
-            before()
-            self._grow(inputs, rows)
-            after()
+            with self._runtime.beside(around.beside):
+                around.before()
+                self._grow(inputs, rows)
+            around.after()
 
         queue(name, launch)
 
