@@ -6,6 +6,7 @@ plan do without the host.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,15 @@ from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device, to_host
+from daskboost.devices.gpu.runtime.launches import (
+    DeviceArray,
+    Event,
+    Recorder,
+    Runtime,
+    overwrite,
+    to_device,
+    to_host,
+)
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import Around, TreeGrower, TreeInputs, TreeTables
@@ -102,10 +111,11 @@ class DeviceGrower:
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""
         n_bytes = self.tables_bytes + len(watch.memory)
-        self._memory = self._runtime.xp.empty(
-            (rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes), np.uint8
-        )
-        self._batch = Batch(self._memory)
+        n_waiting = rounds_that_wait(len(spec.learning_rates), n_bytes)
+        memory = self._runtime.xp.empty((n_waiting, n_bytes), np.uint8)
+        halves = [half for half in (memory[n_waiting // 2 :], memory[: n_waiting // 2]) if len(half)]
+        self._batches = deque(Batch(self._runtime, half) for half in halves)
+        """The last one takes the next round; those before it are closed, or have none."""
         self._unmeasured: KeptRound | None = None
         """The last round, until its metrics are launched."""
 
@@ -155,22 +165,32 @@ class DeviceGrower:
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Grow the trees of a round and add them to all margins.
 
-        What is returned gives the trees; the host waits for all rounds that it has not fetched then, or when there are
-        as many as may wait.
+        What is returned gives the trees; the host waits for the round's batch then, or when there are as many batches
+        as may wait.
         """
         with self._device.errors():
-            if self._batch.is_full:
-                self.fetched(self.kept())
-            if self._batch.is_over:
-                self._batch = Batch(self._memory)
-            self._batch.n_grown += 1
+            if self._batches[-1].is_full:
+                self.close_batch()
+            if self._batches[-1].is_closed:
+                oldest = self._batches.popleft()
+                oldest.fetched()
+                self._batches.append(Batch(self._runtime, oldest.memory))
+            self._batches[-1].n_grown += 1
             self._grow_round(rows.iteration, learning_rate, self.kept().memory)
             self._keep_metrics()
         return partial(self._trees_of, rows.iteration, self.kept())
 
+    def close_batch(self) -> None:
+        """Have the host wait for no rounds that come later when it waits for those so far, and their metrics."""
+        with self._device.errors():
+            if self._unmeasured is not None:
+                self._queue("metrics", self.watch.launch)
+                self._keep_metrics()
+            self._batches[-1].close()
+
     def kept(self) -> KeptRound:
         """Return the last round, as it is kept until its batch is fetched."""
-        return KeptRound(self._batch, self._batch.n_grown - 1)
+        return KeptRound(self._batches[-1], self._batches[-1].n_grown - 1)
 
     def evaluate(self) -> None:
         """Have metrics of all margins computed: beside the next round's trees, or before the rounds are fetched."""
@@ -183,11 +203,10 @@ class DeviceGrower:
         self._unmeasured = None
 
     def fetched(self, kept: KeptRound) -> UInt8:
-        """Return the bytes of a round in the host's memory, with those of all rounds that wait."""
+        """Return the bytes of a round in the host's memory, with those of its batch, which takes no more then."""
         with self._device.errors():
-            if self._unmeasured is not None:
-                self._queue("metrics", self.watch.launch)
-                self._keep_metrics()
+            if kept.batch is self._batches[-1]:
+                self.close_batch()
             return kept.fetched()
 
     def _trees_of(self, iteration: int, kept: KeptRound) -> tuple[TreeTable, ...]:
@@ -298,10 +317,15 @@ def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
 
 class Batch:
     """Rounds whose trees' tables and metrics lie on the device until the host fetches them together, in memory of shape
-    (rounds, bytes of a round) that the next batch uses again."""
+    (rounds, bytes of a round) that a later batch uses again.
 
-    def __init__(self, memory: DeviceArray) -> None:
-        self.memory = memory
+    The host fetches a closed batch beside what the device has been given since, so that it makes models of its trees
+    while the next ones grow.
+    """
+
+    def __init__(self, runtime: Runtime, memory: DeviceArray) -> None:
+        self._runtime, self.memory = runtime, memory
+        self._end: Event | None = None
         self._fetched: UInt8 | None = None
         self.n_grown = 0
 
@@ -311,14 +335,23 @@ class Batch:
         return self.n_grown == len(self.memory)
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether another round needs another batch."""
-        return self._fetched is not None
+        return self._end is not None
+
+    def close(self) -> Event:
+        """Take no more rounds; return the end of those there are."""
+        if self._end is None:
+            self._end = self._runtime.record_event()
+        return self._end
 
     def fetched(self) -> UInt8:
-        """Return all rounds in the host's memory; the batch is over then."""
+        """Return all rounds in the host's memory; the batch is closed then."""
         if self._fetched is None:
-            self._fetched = to_host(self.memory[: self.n_grown])
+            lane = self._runtime.lanes[0]
+            lane.wait_event(self.close())
+            with lane:
+                self._fetched = to_host(self.memory[: self.n_grown])
         return self._fetched
 
 

@@ -7,7 +7,7 @@ all engines in step, each of which is told by the others what a coordinator woul
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -75,10 +75,19 @@ class WholeRounds:
         self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
         """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
         outbox = Outbox(InStep(engine, peers))
-        self._rounds = (
-            _rounds_on_device(engine, spec, outbox) if self.grows_alone
-            else rounds_of(spec, outbox, threads) if reason else _compiled_rounds(engine, spec, outbox, peers)
-        )  # fmt: skip
+        self._ahead: list[GrownRound] = []
+        """Rounds that nobody has asked for yet."""
+        self._close_batch: Callable[[], None] | None = None
+        """What is called before rounds grow ahead; None where none do."""
+        if self.grows_alone:
+            grower = _device_grower(engine, spec, outbox)
+            self._rounds = _rounds_on_device(engine, spec, outbox, grower)
+            if engine.device.watches or not spec.eval_names:  # else the host waits for each round's metrics
+                self._close_batch = grower.close_batch
+        elif reason:
+            self._rounds = rounds_of(spec, outbox, threads)
+        else:
+            self._rounds = _compiled_rounds(engine, spec, outbox, peers)
         if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
 
@@ -91,24 +100,35 @@ class WholeRounds:
         return m.Rounds(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
-        """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it."""
-        if self._failure is not None:
-            raise self._failure
-        grown: list[GrownRound] = []
+        """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it.
+
+        A device grows half as many rounds more while the host finishes these, or it would have nothing to do.
+        """
+        grown = [*self._ahead, *self._grown(n - len(self._ahead))]
+        grown, self._ahead = grown[:n], grown[n:]
+        if self._close_batch is not None:
+            self._close_batch()
+            self._ahead += self._grown((len(grown) + 1) // 2 - len(self._ahead))
         taken: list[m.Round] = []
-        try:
-            grown.extend(islice(self._rounds, n))
-        except Exception as error:
-            self._failure = error
         try:
             taken.extend(self._told(each.finished()) for each in grown)
         except Exception as error:
-            self._failure = error
+            self._failure, self._ahead = error, []
         if self._failure is not None:
             self._peers.close()  # nobody may wait for the rounds that do not come
         if not taken and self._failure is not None:
             raise self._failure
         return tuple(taken)
+
+    def _grown(self, n: int) -> list[GrownRound]:
+        """Grow at most `n` more rounds, none after one that has failed."""
+        grown: list[GrownRound] = []
+        if self._failure is None:
+            try:
+                grown.extend(islice(self._rounds, max(n, 0)))
+            except Exception as error:
+                self._failure = error
+        return grown
 
     def _told(self, grown: m.Round) -> m.Round:
         """Return what the coordinator is told of a round: its trees by one engine only."""
@@ -117,7 +137,7 @@ class WholeRounds:
     def close(self) -> None:
         """Forget the rounds, which hold the engine."""
         self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
-        self._rounds = iter(())
+        self._rounds, self._ahead, self._close_batch = iter(()), [], None
 
 
 def _why_not_in_step(spec: FitSpec, reason: str) -> str:
@@ -134,11 +154,15 @@ def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers
         yield from grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation))
 
 
-def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:
-    """Give the rounds of a fit whose trees grow on the engine's device."""
+def _device_grower(engine: Engine, spec: FitSpec, outbox: Outbox) -> DeviceGrower:
+    """Return what grows the rounds of a fit on the engine's device."""
     total_weight = weight_of_small_data(outbox, spec)
     with engine.device.errors():
         watch = Watch(engine.device, engine.sets.evaluators if engine.device.watches else ())
-        grower = DeviceGrower(engine, spec, total_weight, watch)
+        return DeviceGrower(engine, spec, total_weight, watch)
+
+
+def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox, grower: DeviceGrower) -> Iterator[GrownRound]:
+    """Give the rounds of a fit whose trees grow on the engine's device."""
     evaluation = WatchedMetrics(grower) if engine.device.watches else evaluation_of(spec, outbox)
     return grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
