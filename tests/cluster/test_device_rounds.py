@@ -21,6 +21,7 @@ from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.trees import growth
 from daskboost.engine import device_grower
+from daskboost.engine.device_grower import DeviceGrower
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, DeviceError
 from daskboost.fit import coordinator
@@ -300,6 +301,29 @@ def test_gradients_that_are_not_finite_end_the_fit(params: dict[str, Any], taken
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
             train({"max_depth": 3, "device": "cuda", **params}, dataset, N_ROUNDS)
     assert taken
+
+
+def test_rounds_grow_while_the_host_finishes_others(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
+    told: list[tuple[str, int]] = []
+    grow, trees_of = DeviceGrower._grow_round, DeviceGrower._trees_of
+
+    def noted_grow(self: DeviceGrower, iteration: int, *rest: Any) -> None:
+        told.append(("grow", iteration))
+        grow(self, iteration, *rest)
+
+    def noted_trees(self: DeviceGrower, iteration: int, *rest: Any) -> Any:
+        told.append(("finish", iteration))
+        return trees_of(self, iteration, *rest)
+
+    monkeypatch.setattr(DeviceGrower, "_grow_round", noted_grow)
+    monkeypatch.setattr(DeviceGrower, "_trees_of", noted_trees)
+    data = make_data(np.random.default_rng(3), "reg:squarederror", 300, 3, n_values=20, weighted=False)
+    trained(data, {"max_depth": 2}, "cuda", 4)
+    assert taken == [1, 2, 1]
+    assert told == [
+        ("grow", 0), ("grow", 1), ("finish", 0), ("grow", 2), ("grow", 3), ("finish", 1), ("finish", 2), ("finish", 3)
+    ]  # fmt: skip
 
 
 class Ends(Callback):

@@ -12,6 +12,7 @@ import scipy.sparse
 from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
+from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.engine.tree_room import TreeRoom
@@ -126,10 +127,9 @@ def test_trees_side_by_side_are_those_of_the_host(
     x, y = _rows(5_000, 6)
     y = np.digitize(y, np.linspace(-2, 2, 8)).astype(np.float32)
     grown: list[int] = []
-    at_once = compiled_grower.trees_at_once
 
     def noted(*given: int) -> int:
-        grown.append(at_once(*given))
+        grown.append(trees_at_once(*given))
         return grown[-1]
 
     with QuantizedDataset.from_dask(x, y) as data, monkeypatch.context() as patches:

@@ -22,6 +22,7 @@ is made again when all have been told (`Meeting`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -292,7 +293,7 @@ def _by_column(chunks: Chunks, chunk: int) -> Any:
     return bins_at(chunks.bins, chunks.places[chunk, 1], _n_rows(chunks, chunk))
 
 
-_threads_worth: Any = uncounted()(threads_worth)
+_threads_worth: Callable[[int, int], int] = uncounted()(threads_worth)
 
 
 @uncounted()
