@@ -25,6 +25,7 @@ from daskboost.devices.cpu.grow import (
     HAS_SUMS,
     IS_TOLD,
     LEAST_BLOCK,
+    LOSSGUIDE,
     MEETS,
     N_COUNTS,
     OPENED,
@@ -51,9 +52,9 @@ from daskboost.dtypes import Array, Int64
 from daskboost.fit.peers import Peers, feature_shares
 from daskboost.tree.constraints import FeatureRules
 
-FIRST_NODES, FIRST_TOLD = 255, 8
+FIRST_NODES, FIRST_TOLD = 255, 32
 """Nodes that there is room for at first, and histograms of words that engines tell each other; a tree that needs more
-is begun again with twice as many."""
+is begun again with twice as many. A tree that tells less has less room."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class TreeRoom:
         leaves = leaves or FIRST_PLACES
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), layout.n_slots)
         self._step = self._empty_step()
-        self._told_units = FIRST_TOLD
+        self._told_units = min(FIRST_TOLD, self._first_told(leaves))
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
         self._tree: Tree | None = None
         self._state: Growing | None = None
@@ -112,6 +113,11 @@ class TreeRoom:
         """Histograms of pairs: nodes of more rows than words can hold, and their siblings."""
         n_rows = self._rows.n_total  # of all engines, whose pools are full at the same time
         return 0 if n_rows <= WORD_ROWS else min(leaves, FIRST_PLACES, 2 + 2 * n_rows // WORD_ROWS)
+
+    def _first_told(self, leaves: int) -> int:
+        """Words of each slot that a step tells: of one of two children, in pairs where their parent has many rows."""
+        built = 1 if self._rules.policy == LOSSGUIDE else max(1, leaves // 4)
+        return built + min(built, self._rows.n_total // WORD_ROWS)
 
     def _empty_step(self) -> Step:
         """Return arrays for steps of trees of as many nodes as there is room for."""

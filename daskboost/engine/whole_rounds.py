@@ -65,6 +65,9 @@ class WholeRounds:
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers) -> None:
         self._failure: Exception | None = None
+        self._ahead: list[m.Round] = []
+        """Rounds that have been grown before they were asked for."""
+        self._is_asked = False
         self._peers = peers
         self.grows_alone = engine.device.without_host and peers.n_peers == 1
         """Whether trees grow on a device alone."""
@@ -88,27 +91,39 @@ class WholeRounds:
         return {m.WhyNotWhole: lambda _: m.Reason(self._reason), m.GrowRounds: self._grow}
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
+        self._is_asked = True
         return m.Rounds(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
         """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it."""
-        if self._failure is not None:
+        if len(self._ahead) < n:
+            self._grow_ahead(n - len(self._ahead))
+        taken, self._ahead = self._ahead[:n], self._ahead[n:]
+        if not taken and self._failure is not None:
             raise self._failure
+        return tuple(taken)
+
+    def _grow_ahead(self, n: int) -> None:
+        """Grow at most `n` more rounds."""
+        if self._failure is not None:
+            return
         grown: list[GrownRound] = []
-        taken: list[m.Round] = []
         try:
             grown.extend(islice(self._rounds, n))
         except Exception as error:
             self._failure = error
         try:
-            taken.extend(self._told(each.finished()) for each in grown)
+            self._ahead.extend(self._told(each.finished()) for each in grown)
         except Exception as error:
             self._failure = error
         if self._failure is not None:
             self._peers.close()  # nobody may wait for the rounds that do not come
-        if not taken and self._failure is not None:
-            raise self._failure
-        return tuple(taken)
+
+    def grow_next(self) -> None:
+        """Grow the next round, once the first have been asked for, while the replies to these are on their way: else
+        all engines would rest until the coordinator has read them and asked for more."""
+        if self._is_asked and self._peers.n_peers > 1:
+            self._grow_ahead(1)
 
     def _told(self, grown: m.Round) -> m.Round:
         """Return what the coordinator is told of a round: its trees by one engine only."""
@@ -116,6 +131,7 @@ class WholeRounds:
 
     def close(self) -> None:
         """Forget the rounds, which hold the engine."""
+        self._ahead.clear()
         self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
         self._rounds = iter(())
 

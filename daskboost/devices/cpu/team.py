@@ -259,6 +259,15 @@ def come_together(room: Int64, rooms: Int64) -> bool:
     return True
 
 
+@njit(cache=True, nogil=True)
+def meet(room: Int64, rooms: Int64, arrives: bool) -> bool:
+    """Count a meeting, if one has not been counted yet, and wait for the others as `come_together` does; from Python,
+    what was told before is there for those who have come."""
+    if arrives:
+        arrive(room)
+    return come_together(room, rooms)
+
+
 def part(function: Callable[[Any, int], None]) -> Any:
     """Compile a thread's part of a region, `function(state, k)`, when its address is asked for.
 
