@@ -1,8 +1,8 @@
 """Memory that processes of one host have in common: files in the host's memory, mapped by each of them.
 
-A file's name is random, or follows from a fit's secret token, and only lives until all have opened it. What a process leaves that is killed in between, others
-of its user on this host remove when they make a room. A file's pages are taken when it is made: where the place is too
-small, that shows then, and not by a signal later.
+A file's name is random, or follows from a fit's secret token, and only lives until all have opened it. What a process
+leaves that is killed in between, others of its user on this host remove when they make a room. A file's pages are taken
+when it is made: where the place is too small, that shows then, and not by a signal later.
 """
 
 from __future__ import annotations

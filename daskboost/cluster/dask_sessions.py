@@ -21,8 +21,8 @@ from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, Wo
 from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
 from daskboost.cluster.limits import HELLO_S
 from daskboost.cluster.message_board import MessageBoard
-from daskboost.cluster.session import ChannelPeers, EngineSession
-from daskboost.local.links import Engine, Failure, PeerLostError
+from daskboost.cluster.session import ChannelPeers, Engine, EngineSession
+from daskboost.local.links import Failure, PeerLostError
 from daskboost.wire import WireError, register
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from daskboost.cluster.limits import HEARTBEAT_S
 from daskboost.cluster.message_board import MessageBoard
 from daskboost.dtypes import Array, UInt8
 from daskboost.errors import FitCancelledError
-from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
+from daskboost.local.links import Engine as AnsweringEngine
+from daskboost.local.links import Failure, PeerLostError, check_parts
 from daskboost.wire import Frame, WireError, encode
 
 Pieces = Sequence[Frame]
@@ -187,6 +188,13 @@ def packed(message: object) -> Pieces:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+class Engine(AnsweringEngine, Protocol):
+    """An engine whose coordinator is elsewhere."""
+
+    def go_on(self) -> None:
+        """Do what is likely to be asked for next, while the last reply is on its way."""
 
 
 @dataclass(eq=False)

@@ -32,10 +32,6 @@ class Engine(Protocol):
     def handle(self, message: Any, /) -> Any:
         """The reply to a message; blocking, never on an event loop."""
 
-    def go_on(self) -> None:
-        """Do what is likely to be asked for next, while the last reply is on its way; where replies take no time,
-        nobody calls it."""
-
     def close(self) -> None:
         """Free everything; called once, after the last `handle` returned."""
 
