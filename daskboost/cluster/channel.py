@@ -61,6 +61,13 @@ def pack(frames: Sequence[Frame]) -> list[Frame]:
     return [b"".join(pieces)] if offset <= JOIN_BYTES else pieces
 
 
+def unpack(message: bytes) -> object:
+    """Return the message that these bytes are, which `pack` has made, joined."""
+    n_frames = PRELUDE.unpack_from(message)[2]
+    found: object = decode(_split(np.frombuffer(bytearray(message[PRELUDE.size :]), np.uint8), n_frames))
+    return found
+
+
 class Channel:
     """One end of a connection between two threads, most often in two processes.
 

@@ -1,8 +1,8 @@
 """Memory that processes of one host have in common: files in the host's memory, mapped by each of them.
 
-A file's name is random and only lives until all have opened it. What a process leaves that is killed in between, others
-of its user on this host remove when they make a room. A file's pages are taken when it is made: where the place is too
-small, that shows then, and not by a signal later.
+A file's name is random, or follows from a fit's secret token, and only lives until all have opened it. What a process
+leaves that is killed in between, others of its user on this host remove when they make a room. A file's pages are taken
+when it is made: where the place is too small, that shows then, and not by a signal later.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import contextlib
 import mmap
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from daskboost.dtypes import UInt8
+from daskboost.dtypes import Int64, UInt8
 
 DIRECTORY = Path("/dev/shm")
 """Where files lie in memory; other systems than Linux have no such place."""
@@ -28,11 +29,11 @@ MOST_BYTES = 1 << 28
 class Room:
     """A room of this process, which others open by its name, cleared."""
 
-    def __init__(self, n_bytes: int) -> None:
+    def __init__(self, n_bytes: int, key: str = "") -> None:
         self.name = ""
         """Empty where there is no room, for want of memory or of a place for it."""
         self._array: UInt8 | None = None
-        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
+        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{key or secrets.token_hex(16)}"
         _remove_left()
         if n_bytes > MOST_BYTES or not hasattr(os, "posix_fallocate"):
             return
@@ -50,6 +51,11 @@ class Room:
         finally:
             os.close(descriptor)
 
+    @property
+    def words(self) -> Int64 | None:
+        """The room as int64, if there is one."""
+        return None if self._array is None else self._array.view(np.int64)
+
     def opened(self, names: list[str], own: int) -> list[UInt8] | None:
         """Return the rooms of these names, one's own among them; None if one of them cannot be opened here."""
         if self._array is None:
@@ -60,7 +66,7 @@ class Room:
                 rooms.append(self._array)
                 continue
             try:
-                descriptor = os.open(DIRECTORY / Path(name).name, os.O_RDWR)
+                descriptor = os.open(DIRECTORY / (Path(name).name or "none"), os.O_RDWR)
             except OSError:
                 return None
             try:
@@ -76,6 +82,12 @@ class Room:
         if self.name:
             with contextlib.suppress(OSError):
                 (DIRECTORY / self.name).unlink()
+
+
+def names_of(keys: Sequence[str]) -> list[str]:
+    """Return the names of rooms that were made with these keys; empty for those that are not here."""
+    names = [path.name for path in DIRECTORY.glob(f"{PREFIX}*")]
+    return [next((name for name in names if name.endswith(f"-{key}")), "") for key in keys]
 
 
 def _remove_left() -> None:

@@ -134,7 +134,8 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
 
     def make_engine(device: Device) -> Engine:
         engine = Engine(setup, train, evals, device, context.peers)
-        engine.add(WholeRounds(engine, spec, threads, context.peers))
+        whole = WholeRounds(engine, spec, threads, context.peers)
+        engine.add(whole, whole.grow_next)
         return engine
 
     return engine_on(make, threads, make_engine)

@@ -20,8 +20,9 @@ from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
 from daskboost.cluster.limits import HELLO_S
-from daskboost.cluster.session import ChannelPeers, EngineSession
-from daskboost.local.links import Engine, Failure, PeerLostError
+from daskboost.cluster.message_board import MessageBoard
+from daskboost.cluster.session import ChannelPeers, Engine, EngineSession
+from daskboost.local.links import Failure, PeerLostError
 from daskboost.wire import WireError, register
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ class WorkerHost:
             _refuse(channel, WireError("no client has announced such a fit to this worker"))
             return
         connector = DaskConnector(self._worker, request)
-        peers = ChannelPeers(request.rank, len(request.workers), connector)
+        n_engines = len(request.workers)
+        board = MessageBoard(request.token, request.rank, n_engines) if n_engines > 1 else None
+        peers = ChannelPeers(request.rank, n_engines, connector, board)
         session = EngineSession(channel, lambda: self._open_engine(request, peers, extras), peers)
         with self._lock:
             taken = request.token in self._sessions

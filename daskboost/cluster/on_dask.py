@@ -139,8 +139,9 @@ async def _run_fit(
         events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
         # The coordinator watches the workers; here it is the scheduler that must live.
         return await heard(client, _result(events, on_progress), "the fit", ())
-    finally:
+    except BaseException:
         await _withdraw(client, request)
+        raise
 
 
 async def _result(events: AsyncGenerator[Event, None], on_progress: Progress) -> Any:
@@ -206,7 +207,8 @@ async def _announce(client: Client, request: FitRequest, extras: Mapping[str, An
 
 
 async def _withdraw(client: Client, request: FitRequest) -> None:
-    """Sessions that opened did it themselves; this is for fits that ended before, on workers that are still there."""
+    """Sessions that open do it themselves when they end; this is for fits that fail before, on workers that are still
+    there."""
     await clean_up(
         client,
         lambda: client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore"),

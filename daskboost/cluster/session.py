@@ -14,14 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
-from daskboost.cluster.channel import Channel, ChannelClosedError, pack
+from daskboost.cluster.channel import Channel, ChannelClosedError, pack, unpack
 from daskboost.cluster.common_memory import Room
 from daskboost.cluster.limits import HEARTBEAT_S
+from daskboost.cluster.message_board import MessageBoard
 from daskboost.dtypes import Array, UInt8
 from daskboost.errors import FitCancelledError
-from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
+from daskboost.local.links import Engine as AnsweringEngine
+from daskboost.local.links import Failure, PeerLostError, check_parts
 from daskboost.wire import Frame, WireError, encode
 
 Pieces = Sequence[Frame]
@@ -57,12 +59,13 @@ class PeerConnector(Protocol):
 
 
 class ChannelPeers:
-    """`Peers` over channels. Its `close` may be called from any thread."""
+    """`Peers` over channels, and by a board for short messages to all. Its `close` may be called from any thread."""
 
-    def __init__(self, rank: int, n_peers: int, connector: PeerConnector) -> None:
+    def __init__(self, rank: int, n_peers: int, connector: PeerConnector, board: MessageBoard | None = None) -> None:
         self.rank = rank
         self.n_peers = n_peers
         self._connector = connector
+        self._board = board
         self._lock = threading.Lock()
         self._closed = False
         self._outbound: dict[int, Channel] = {}
@@ -76,7 +79,14 @@ class ChannelPeers:
         return self._exchange(parts, [[] if rank == self.rank else packed(part) for rank, part in enumerate(parts)])
 
     def share(self, message: V, /) -> list[V]:
-        return self._exchange([message] * self.n_peers, [packed(message)] * self.n_peers)
+        if self.n_peers == 1:
+            return [message]
+        pieces = packed(message)
+        if self._board is not None and self._board.serves(self.check):
+            said = self._board.tell(b"".join(pieces), self.check)
+            if said is not None:
+                return cast("list[V]", [message if k == self.rank else unpack(each) for k, each in enumerate(said)])
+        return self._exchange([message] * self.n_peers, [pieces] * self.n_peers)
 
     def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
         room = Room(n_bytes)
@@ -90,7 +100,8 @@ class ChannelPeers:
         return rooms if are_common else None
 
     def check(self) -> None:
-        if self._closed or any(channel.hung_up() for channel in self._inbound.values()):
+        has_left = self._board is not None and self._board.has_left()
+        if self._closed or has_left or any(channel.hung_up() for channel in self._inbound.values()):
             self.close()
             raise PeerLostError(f"engine {self.rank} lost another engine that it waited for")
 
@@ -124,6 +135,8 @@ class ChannelPeers:
             self._closed = True
             self._to_send.put(None)
             channels = [*self._outbound.values(), *self._inbound.values()]
+        if self._board is not None:
+            self._board.close()
         self._connector.close()
         for channel in channels:
             channel.interrupt()
@@ -134,6 +147,8 @@ class ChannelPeers:
             self._sender.join()
         for channel in (*self._outbound.values(), *self._inbound.values()):
             channel.close()
+        if self._board is not None:
+            self._board.release()
         self._connector.release()
 
     def _send(self, pieces: Sequence[Pieces]) -> None:
@@ -173,6 +188,13 @@ def packed(message: object) -> Pieces:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+class Engine(AnsweringEngine, Protocol):
+    """An engine whose coordinator is elsewhere."""
+
+    def go_on(self) -> None:
+        """Do what is likely to be asked for next, while the last reply is on its way."""
 
 
 @dataclass(eq=False)
@@ -231,6 +253,11 @@ class EngineSession:
                 self._busy = True
             if not self._answer(work):
                 return
+            with self._lock:
+                self._busy = True  # a coordinator that has asked meanwhile sees signs of life
+            engine.go_on()
+            with self._lock:
+                self._busy = False
 
     def _open(self) -> bool:
         self._engine = self.open_engine()

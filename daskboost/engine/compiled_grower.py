@@ -72,7 +72,7 @@ class CompiledGrower:
         small, n_chunks = spec.recipe.small_data, len(views)
         chunks = _chunks(views, engine)
         n_rows = int(chunks.begins[-1])
-        rows = RoomRows(chunks, sum(peers.share(n_rows)), PairLayout(1, small))
+        rows = RoomRows(chunks, peers.share(n_rows), PairLayout(1, small))
         self._weights = [group.weight for group in engine.sets.train.groups] if small else []  # kept in memory
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)

@@ -173,7 +173,8 @@ class DeviceGrower:
                 self.close_batch()
             if self._batches[-1].is_closed:
                 oldest = self._batches.popleft()
-                oldest.fetched()
+                if oldest.n_grown:
+                    oldest.fetched()
                 self._batches.append(Batch(self._runtime, oldest.memory))
             self._batches[-1].n_grown += 1
             self._grow_round(rows.iteration, learning_rate, self.kept().memory)

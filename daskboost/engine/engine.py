@@ -79,12 +79,15 @@ class Engine:
             m.Several: self._several,
         }
         self._parts: list[Part] = []
+        self._next_work: Callable[[], None] | None = None
         self.add(self.trees)
 
-    def add(self, part: Part) -> None:
-        """Have a part answer its requests; it is closed with the engine."""
+    def add(self, part: Part, next_work: Callable[[], None] | None = None) -> None:
+        """Have a part answer its requests; it is closed with the engine. It may know what work is likely to be asked
+        for next."""
         self._answers |= part.answers
         self._parts.append(part)
+        self._next_work = next_work or self._next_work
 
     def handle(self, message: m.Request[R]) -> R:
         """Answer one request."""
@@ -92,10 +95,17 @@ class Engine:
             reply: R = self._answers[type(message)](message)
             return reply
 
+    def go_on(self) -> None:
+        """Do what is likely to be asked for next, if a part knows that; its failures are told when it is asked for."""
+        if self._next_work is not None:
+            with self.device.errors():
+                self._next_work()
+
     def close(self) -> None:
         """Free the device's threads and the rows' memory; shards belong to whoever made them."""
         self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
         self._sample_answers.clear()
+        self._next_work = None
         for part in self._parts:
             part.close()
         self.device.close()

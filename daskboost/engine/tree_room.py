@@ -14,6 +14,7 @@ from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
     ASKS,
     AT,
+    CHOSEN,
     DONE,
     FOUND,
     FOUND_WORDS,
@@ -25,6 +26,7 @@ from daskboost.devices.cpu.grow import (
     HAS_SUMS,
     IS_TOLD,
     LEAST_BLOCK,
+    LOSSGUIDE,
     MEETS,
     N_COUNTS,
     OPENED,
@@ -51,9 +53,9 @@ from daskboost.dtypes import Array, Int64
 from daskboost.fit.peers import Peers, feature_shares
 from daskboost.tree.constraints import FeatureRules
 
-FIRST_NODES, FIRST_TOLD = 255, 8
+FIRST_NODES, FIRST_TOLD = 255, 32
 """Nodes that there is room for at first, and histograms of words that engines tell each other; a tree that needs more
-is begun again with twice as many."""
+is begun again with twice as many. A tree that tells less has less room."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,14 @@ class RoomRows:
 
     chunks: Chunks
     """With no memory yet for the order of rows."""
-    n_total: int
-    """Rows of all engines."""
+    of_engines: Sequence[int]
+    """Rows of each engine."""
     pairs: PairLayout
+
+    @property
+    def n_total(self) -> int:
+        """Rows of all engines."""
+        return sum(self.of_engines)
 
     @property
     def n_chunks(self) -> int:
@@ -103,7 +110,7 @@ class TreeRoom:
         leaves = leaves or FIRST_PLACES
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), layout.n_slots)
         self._step = self._empty_step()
-        self._told_units = FIRST_TOLD
+        self._told_units = min(FIRST_TOLD, self._first_told(leaves))
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
         self._tree: Tree | None = None
         self._state: Growing | None = None
@@ -112,6 +119,11 @@ class TreeRoom:
         """Histograms of pairs: nodes of more rows than words can hold, and their siblings."""
         n_rows = self._rows.n_total  # of all engines, whose pools are full at the same time
         return 0 if n_rows <= WORD_ROWS else min(leaves, FIRST_PLACES, 2 + 2 * n_rows // WORD_ROWS)
+
+    def _first_told(self, leaves: int) -> int:
+        """Words of each slot that a step tells: of one of two children, in pairs where an engine may have many rows."""
+        built = 1 if self._rules.policy == LOSSGUIDE else max(1, leaves // 4)
+        return built + min(built, self._rows.n_total // WORD_ROWS if max(self._rows.of_engines) > WORD_ROWS else 0)
 
     def _empty_step(self) -> Step:
         """Return arrays for steps of trees of as many nodes as there is room for."""
@@ -139,13 +151,13 @@ class TreeRoom:
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
         shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
         begin = FOUND + FOUND_WORDS * (capacity + 1)
-        n_words = begin + n * capacity + self._told_units * layout.n_slots if n > 1 else 0
+        n_words = begin + capacity + self._told_units * layout.n_slots if n > 1 else 0
         rooms = peers.common_memory(8 * n_words) if n > 1 else None
         self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
         return by_reference(Meeting(
             shares=np.array([0, *(last for _, last in shares)]), rank=peers.rank,
             room=self._rooms[peers.rank] if self._rooms else np.zeros(n_words, np.int64), begin=begin,
-            rooms=addresses(self._rooms), ends=np.zeros(n + 1, np.int64), units=np.empty(capacity + 1, np.int64),
+            most_rows=max(self._rows.of_engines), rooms=addresses(self._rooms), units=np.empty(capacity + 1, np.int64),
             told=np.zeros(n, np.int64),
         ))  # fmt: skip
 
@@ -207,13 +219,22 @@ class TreeRoom:
             peers.check()
             return
         if counts[STAGE] == HAS_BUILT:
-            ends = (meeting.begin + meeting.ends).tolist()
-            self._told = peers.exchange([meeting.room[a:b] for a, b in pairwise(ends)])
+            self._told = peers.exchange([self._told_to(engine) for engine in range(peers.n_peers)])
         else:
             n_words = 3 if counts[STAGE] == HAS_SUMS else FOUND_WORDS * counts[OPENED]
             self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0
+
+    def _told_to(self, engine: int) -> Int64:
+        """Return what an engine is told of the nodes that were built: their rows, and the slots that it searches."""
+        meeting, n, n_slots = self._meeting, self._step.counts[CHOSEN], self._layout.n_slots
+        low, high = self._layout.offsets[meeting.shares[engine : engine + 2]].tolist()
+        rows, histograms = np.split(meeting.room[meeting.begin :], [n])
+        units = pairwise(meeting.units[: n + 1].tolist())
+        return np.concatenate([
+            rows, *(histograms[n_slots * a + (b - a) * low : n_slots * a + (b - a) * high] for a, b in units)
+        ])  # fmt: skip
 
     def _allow(self) -> None:
         """Write which features the nodes may use that are opened."""

@@ -65,6 +65,9 @@ class WholeRounds:
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers) -> None:
         self._failure: Exception | None = None
+        self._ahead: list[GrownRound] = []
+        """Rounds that have been grown before they were asked for."""
+        self._is_asked = False
         self._peers = peers
         self.grows_alone = engine.device.without_host and peers.n_peers == 1
         """Whether trees grow on a device alone."""
@@ -75,8 +78,6 @@ class WholeRounds:
         self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
         """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
         outbox = Outbox(InStep(engine, peers))
-        self._ahead: list[GrownRound] = []
-        """Rounds that nobody has asked for yet."""
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
         if self.grows_alone:
@@ -97,6 +98,7 @@ class WholeRounds:
         return {m.WhyNotWhole: lambda _: m.Reason(self._reason), m.GrowRounds: self._grow}
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
+        self._is_asked = True
         return m.Rounds(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
@@ -113,12 +115,17 @@ class WholeRounds:
         try:
             taken.extend(self._told(each.finished()) for each in grown)
         except Exception as error:
-            self._failure, self._ahead = error, []
-        if self._failure is not None:
-            self._peers.close()  # nobody may wait for the rounds that do not come
+            self._fail(error)
+            self._ahead = []
         if not taken and self._failure is not None:
             raise self._failure
         return tuple(taken)
+
+    def grow_next(self) -> None:
+        """Grow the next round, once the first have been asked for, while the replies to these are on their way: else
+        all engines would rest until the coordinator has read them and asked for more."""
+        if self._is_asked and self._peers.n_peers > 1 and self._most > 1:
+            self._ahead += self._grown(1)
 
     def _grown(self, n: int) -> list[GrownRound]:
         """Grow at most `n` more rounds, none after one that has failed."""
@@ -127,8 +134,13 @@ class WholeRounds:
             try:
                 grown.extend(islice(self._rounds, max(n, 0)))
             except Exception as error:
-                self._failure = error
+                self._fail(error)
         return grown
+
+    def _fail(self, error: Exception) -> None:
+        """Grow no more rounds; nobody may wait for those that do not come."""
+        self._failure = error
+        self._peers.close()
 
     def _told(self, grown: m.Round) -> m.Round:
         """Return what the coordinator is told of a round: its trees by one engine only."""

@@ -135,6 +135,9 @@ class ToyEngine:
                 self.peers.exchange([np.zeros(1)] * self.peers.n_peers)
         return None
 
+    def go_on(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed.set()
 

@@ -7,8 +7,9 @@ Python; the work of a step is shared by the threads of a team (`team.py`), in re
     _quantize   ranges of rows: gradients become integers, all rows in the root
     _divide     pieces of large nodes: rows go to either side, into spare room
     _move       pieces of large nodes and whole small ones: rows come back in order, and the lighter child's are added
-                to a histogram: its own, or one of the piece's task, which the search adds up
-    _tell       engines x pairs of siblings: where there are several engines, each is told its share of the histograms
+                to a histogram: its own, or one of the piece's task, to be added up later; of several engines, small
+                nodes' histograms are built where the other engines read them
+    _tell       ranges of slots x large nodes: where there are several engines, tasks' sums become what is told
     _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
     _finish     stretches of rows: leaf values are added to margins
 
@@ -245,18 +246,19 @@ class Meeting(NamedTuple):
     """Which of the engines this one is."""
     room: Int64
     """This engine's room: how many meetings it has come to; from `SUMS` on, told at `HAS_SUMS`, the root's sums of g
-    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; from `begin` on, told to
-    each engine at `HAS_BUILT`, rows of the nodes that were built, then their histograms' slots of the features that it
-    searches."""
+    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; from `begin` on, told at
+    `HAS_BUILT`, rows of the nodes that were built, then their histograms, of which each engine adds up the slots of the
+    features that it searches."""
     begin: int
+    most_rows: int
+    """Rows of the engine that has the most: if words can count them, it is words that are told."""
     rooms: Int64
     """Addresses of the rooms of all engines, where they have memory in common; otherwise none. shape (engines,)"""
-    ends: Int64
-    """Where what each engine is told begins behind `begin`, and where the last ends; shape (engines + 1,)."""
     units: Int64
     """How many words each slot takes of the nodes that were built before each; shape (nodes + 1,)."""
     told: Int64
-    """Addresses of what each engine has told this one at the stage, shape (engines,)."""
+    """Addresses of what each engine has told at the stage, shape (engines,): of histograms all slots in common memory,
+    otherwise those of the features that this engine searches."""
 
 
 class Growing(NamedTuple):
@@ -677,6 +679,15 @@ def _add(state: Growing, thread: int, chunk: int, begin: int, end: int, into: In
     _add_rows(_by_row(state.chunks, chunk), state.chunks.rows, begin, end, state.step.scratch[thread], into)
 
 
+@uncounted()
+def _add_node(state: Growing, thread: int, node: int, into: Int64) -> None:
+    """Have a node's rows, alone, in a histogram, of either form."""
+    segments = state.nodes.segments
+    into[:] = 0
+    for chunk in range(len(state.chunks.begins) - 1):
+        _add(state, thread, chunk, segments[node, chunk, 0], segments[node, chunk, 1], into)
+
+
 @part
 def _move(state: Growing, thread: int) -> None:
     """Bring the rows of large nodes' pieces and of small nodes to the children, and add the lighter ones' up."""
@@ -733,18 +744,15 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
             )  # fmt: skip
             put_back(chunks.spare, chunks.rows, begin + n_left, end, 0, begin, begin + n_left)
             _set_children(state, node, chunk, n_left)
-    if nodes.in_words[built]:
-        words = pool.words[nodes.place[built]]
-        words[:] = 0
-    else:
-        pairs = pool.pairs[nodes.place[built]]
-        pairs[:] = 0
-    for chunk in range(len(chunks.begins) - 1):
-        begin, end = nodes.segments[built, chunk, 0], nodes.segments[built, chunk, 1]
-        if nodes.in_words[built]:
-            _add(state, thread, chunk, begin, end, pool.words[nodes.place[built]])
+    if _meets(state):
+        if _tells_words(state, place):
+            _add_node(state, thread, built, _told_words(state, place))
         else:
-            _add(state, thread, chunk, begin, end, pool.pairs[nodes.place[built]])
+            _add_node(state, thread, built, _told_pairs(state, place))
+    elif nodes.in_words[built]:
+        _add_node(state, thread, built, pool.words[nodes.place[built]])
+    else:
+        _add_node(state, thread, built, pool.pairs[nodes.place[built]])
 
 
 # What engines tell each other.
@@ -792,55 +800,58 @@ def _share(state: Growing, engine: int) -> tuple[int, int]:
 
 
 @uncounted()
+def _tells_words(state: Growing, place: int) -> bool:
+    """Whether this engine's histogram of a node that is built is of words."""
+    return bool(state.meeting.units[place + 1] - state.meeting.units[place] == 1)
+
+
+@njit(inline="always")
+def _told_words(state: Growing, place: int) -> Int64:
+    """Return where other engines read this one's histogram of a node that is built."""
+    meeting, n_slots = state.meeting, state.pool.words.shape[1]
+    begin = meeting.begin + state.step.counts[CHOSEN] + meeting.units[place] * n_slots
+    words: Int64 = meeting.room[begin : begin + n_slots]
+    return words
+
+
+@njit(inline="always")
+def _told_pairs(state: Growing, place: int) -> Int64:
+    """Return the same of a histogram of pairs."""
+    meeting, n_slots = state.meeting, state.pool.words.shape[1]
+    begin = meeting.begin + state.step.counts[CHOSEN] + meeting.units[place] * n_slots
+    pairs: Int64 = meeting.room[begin : begin + 2 * n_slots].reshape(n_slots, 2)
+    return pairs
+
+
+@uncounted()
 def _plan_telling(state: Growing) -> int:
-    """Find where what each engine is told goes; `GROWS`, or `FULL_TOLD` on all of them where one may have no room."""
+    """Find where the histograms go that engines tell each other; `GROWS`, or `FULL_TOLD` where there is no room."""
     nodes, step, meeting = state.nodes, state.step, state.meeting
     n = step.counts[CHOSEN]
-    meeting.units[0] = meeting.ends[0] = 0
+    meeting.units[0] = 0
     for i in range(n):
-        meeting.units[i + 1] = meeting.units[i] + (1 if nodes.in_words[step.built[i]] else 2)
-    for engine in range(len(meeting.told)):
-        low, high = _share(state, engine)
-        meeting.ends[engine + 1] = meeting.ends[engine]
-        if engine != meeting.rank:
-            meeting.ends[engine + 1] += n + meeting.units[n] * (high - low)
-    most = len(meeting.told) * n + meeting.units[n] * state.pool.words.shape[1]
-    return FULL_TOLD if meeting.begin + most > len(meeting.room) else GROWS
+        most_rows = min(nodes.n_total[step.chosen[i]], meeting.most_rows)
+        meeting.units[i + 1] = meeting.units[i] + (1 if most_rows <= WORD_ROWS else 2)
+    size = n + meeting.units[n] * state.pool.words.shape[1]
+    return FULL_TOLD if meeting.begin + size > len(meeting.room) else GROWS
 
 
 @part
 def _tell(state: Growing, thread: int) -> None:
-    """Write what each other engine is told of the nodes that were built."""
-    nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
-    n_engines, n, room = len(meeting.told), step.counts[CHOSEN], meeting.room[meeting.begin :]
+    """Add up the sums of large nodes' tasks, in ranges of slots, where other engines read them."""
+    step, n_slots, parts = state.step, state.pool.words.shape[1], state.step.counts[RANGES]
     while True:
         task = next_task(state.team)
-        place, engine = task // n_engines, task % n_engines
-        if place >= n:
+        place, part = task // parts, task % parts
+        if place >= step.counts[CHOSEN]:
             return
-        if engine == meeting.rank:
+        if step.tasks_of[place, 0] == step.tasks_of[place, 1]:
             continue
-        built, (low, high) = step.built[place], _share(state, engine)
-        begin = meeting.ends[engine]
-        room[begin + place] = nodes.n_rows[built]
-        begin += n + meeting.units[place] * (high - low)
-        is_whole = step.tasks_of[place, 0] == step.tasks_of[place, 1]
-        if nodes.in_words[built]:
-            words = room[begin : begin + high - low]
-            if is_whole:
-                own = pool.words[nodes.place[built]]
-                for s in range(low, high):
-                    words[s - low] = own[s]
-            else:
-                _add_up_words(state, place, low, high, words)
+        low, high = part * n_slots // parts, (part + 1) * n_slots // parts
+        if _tells_words(state, place):
+            _add_up_words(state, place, low, high, _told_words(state, place)[low:high])
         else:
-            pairs = room[begin : begin + 2 * (high - low)].reshape(high - low, 2)
-            if is_whole:
-                own_pairs = pool.pairs[nodes.place[built]]
-                for s in range(low, high):
-                    pairs[s - low, 0], pairs[s - low, 1] = own_pairs[s, 0], own_pairs[s, 1]
-            else:
-                _add_up_pairs(state, place, low, high, pairs)
+            _add_up_pairs(state, place, low, high, _told_pairs(state, place)[low:high])
 
 
 @uncounted()
@@ -896,13 +907,8 @@ def _meet(state: Growing) -> bool:
     meeting, stage = state.meeting, state.step.counts[STAGE]
     if len(meeting.rooms) == 0 or not come_together(meeting.room, meeting.rooms):
         return False
+    at = meeting.begin if stage == HAS_BUILT else state.step.counts[AT]
     for engine in range(len(meeting.rooms)):
-        at = state.step.counts[AT]
-        if stage == HAS_BUILT:  # others tell first the engines before this one
-            at, n = meeting.begin, state.step.counts[CHOSEN]
-            for other in range(meeting.rank):
-                low, high = _share(state, other)
-                at += 0 if other == engine else n + meeting.units[n] * (high - low)
         meeting.told[engine] = meeting.rooms[engine] + 8 * at
     return True
 
@@ -939,20 +945,30 @@ def _add_up_pairs(state: Growing, place: int, low: int, high: int, into: Int64) 
 
 @uncounted()
 def _add_told(state: Growing, place: int, low: int, high: int) -> None:
-    """Add slots `[low, high)` of what the other engines have of a node that was built."""
+    """Add up slots `[low, high)` of what all engines have of a node that was built."""
     nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
-    built, (first, last), n = step.built[place], _share(state, meeting.rank), step.counts[CHOSEN]
+    own, n = nodes.place[step.built[place]], step.counts[CHOSEN]
+    first, last = _share(state, meeting.rank)
+    if len(meeting.rooms) > 0:
+        first, last = 0, pool.words.shape[1]
+    begin, size = n + meeting.units[place] * (last - first), n + meeting.units[n] * (last - first)
     for engine in range(len(meeting.told)):
-        if engine == meeting.rank:
-            continue
-        begin = n + meeting.units[place] * (last - first)
-        told = _told_by(state, engine, n + meeting.units[n] * (last - first))[begin:]
-        if nodes.in_words[built]:
-            words = pool.words[nodes.place[built]]
+        told = _told_by(state, engine, size)[begin:]
+        if nodes.in_words[step.built[place]]:
+            words = pool.words[own]
+            if engine == 0:
+                words[low:high] = 0
             for s in range(low, high):
                 words[s] += told[s - first]
+            continue
+        pairs = pool.pairs[own]
+        if engine == 0:
+            pairs[low:high] = 0
+        if _tells_words(state, place):
+            for s in range(low, high):
+                pairs[s, 0] += told[s - first] >> np.int64(32)
+                pairs[s, 1] += told[s - first] & LOW_HALF
         else:
-            pairs = pool.pairs[nodes.place[built]]
             for s in range(low, high):
                 pairs[s, 0] += told[2 * (s - first)]
                 pairs[s, 1] += told[2 * (s - first) + 1]
@@ -965,13 +981,13 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
     nodes, pool, step = state.nodes, state.pool, state.step
     node, built, derived = step.chosen[place], step.built[place], step.derived[place]
     own = nodes.place[built]
-    if step.tasks_of[place, 0] < step.tasks_of[place, 1]:
+    if _meets(state):
+        _add_told(state, place, low, high)
+    elif step.tasks_of[place, 0] < step.tasks_of[place, 1]:
         if nodes.in_words[built]:
             _add_up_words(state, place, low, high, pool.words[own, low:high])
         else:
             _add_up_pairs(state, place, low, high, pool.pairs[own, low:high])
-    if _meets(state):
-        _add_told(state, place, low, high)
     if derived < 0:
         return
     parent, other = nodes.place[node], nodes.place[derived]
@@ -1135,7 +1151,11 @@ def _collect_level(state: Growing) -> None:
 @part
 def _build(state: Growing, thread: int) -> None:
     """Divide the chosen nodes' rows and build histograms; the status tells what there is no room for."""
-    rules, counts = state.rules, state.step.counts
+    rules, counts, meeting = state.rules, state.step.counts, state.meeting
+    if _meets(state):
+        counts[STATUS] = _plan_telling(state)
+        if counts[STATUS] != GROWS:
+            return
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
         run(state.team, _threads_for(rules, nanoseconds), state.parts[DIVIDE], state)
@@ -1144,9 +1164,12 @@ def _build(state: Growing, thread: int) -> None:
     run(state.team, n_threads, state.parts[MOVE], state)
     if not _meets(state):
         return
-    counts[STATUS] = _plan_telling(state)
-    if counts[STATUS] == GROWS:
-        run(state.team, _threads_for(rules, counts[CHOSEN] * state.pool.words.shape[1]), state.parts[TELL], state)
+    for i in range(counts[CHOSEN]):
+        meeting.room[meeting.begin + i] = state.nodes.n_rows[state.step.built[i]]
+    if counts[TASKS] > 0:
+        counts[RANGES] = 2 * rules.n_threads
+        n_threads = _threads_for(rules, counts[TASKS] * state.pool.words.shape[1])
+        run(state.team, n_threads, state.parts[TELL], state)
 
 
 @part

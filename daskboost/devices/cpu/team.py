@@ -262,6 +262,15 @@ def come_together(room: Int64, rooms: Int64) -> bool:
     return True
 
 
+@njit(cache=True, nogil=True)
+def meet(room: Int64, rooms: Int64, arrives: bool) -> bool:
+    """Count a meeting, if one has not been counted yet, and wait for the others as `come_together` does; from Python,
+    what was told before is there for those who have come."""
+    if arrives:
+        arrive(room)
+    return come_together(room, rooms)
+
+
 def threads_worth(n_threads: int, nanoseconds: int) -> int:
     """Return how many of `n_threads` threads a region of so much work is worth.
 
