@@ -120,21 +120,27 @@ def said(notes: list[Note]) -> str:
     return "".join(LETTERS[note.kind] for note in notes if not note.recorded and note.kind != RECORD)
 
 
-def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+", between: str = "", end: str = ""
-          ) -> None:  # fmt: skip
-    """Rounds are as documented; those of the first take come one by one, before anything is recorded.
+def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+", between: str = "", end: str = "",
+          *, ahead: bool = True) -> None:  # fmt: skip
+    """Rounds are as documented; the launches of the first one come one by one, before anything is recorded.
 
     `one_round`, `first_round` : regular expressions. `between`, `end` : what comes behind each round of a take but the
-    first, and behind all of them.
+    first, and behind all of them. `ahead` : whether the next round grows before the rounds of a take are read, so that
+    it is there when it is asked for.
     """
     broken = [note for note in takes.in_graphs if note.kind != LAUNCH]
     assert not broken, f"in graphs, which only launch: {broken}"
-    regular = one_round, between, end
-    for n, notes, expected in zip(takes.asked, takes.notes, [(first_round, "", ""), regular, regular], strict=True):
+    each = f"(?:{one_round})"
+    words = (
+        [f"(?:{first_round}){each}", f"{each}{between}{end}{each}", end] if ahead
+        else [f"(?:{first_round})", f"{each}{each}{between}{end}", f"{each}{end}"]
+    )  # fmt: skip
+    for wanted, notes in zip(words, takes.notes, strict=True):
         reads = [note.what for note in notes if note.kind == READ]
-        each, more, last = expected
-        done, wanted = said(notes), f"(?:{each})(?:{each}{more}){{{n - 1}}}{last}{ROUNDS_READ}"
-        assert re.fullmatch(wanted, done), f"outside of graphs {done}, not {wanted}; the host reads {reads}"
+        done = said(notes)
+        assert re.fullmatch(wanted + ROUNDS_READ, done), (
+            f"outside of graphs {done}, not {wanted}{ROUNDS_READ}; the host reads {reads}"
+        )
     recorded = sum(note.kind == RECORD for notes in takes.notes for note in notes)
     assert recorded == n_graphs, f"{recorded} graphs, not {n_graphs}"
 
@@ -146,10 +152,8 @@ def check_best_first(takes: Takes, n_trees: int = 1, draws: str = "", at_once: i
     steps = [each.count("choose_best") for each in takes.replays if not {"start_best", "finish_best"} & set(each)]
     assert steps
     assert min(steps) >= at_once, f"steps between two questions: {steps}"
-    trees = [
-        (len(unasked), len(asked) // len("rG")) for notes in takes.notes[1:]
-        for unasked, asked in re.findall("G(G+)((?:rG)+)l", said(notes))
-    ]  # fmt: skip
+    found = re.findall("G(G+)((?:rG)+)l", "".join(said(notes) for notes in takes.notes))
+    trees = [(len(unasked), len(asked) // len("rG")) for unasked, asked in found][-sum(takes.asked[1:]) * n_trees :]
     assert len(trees) == sum(takes.asked[1:]) * n_trees
     for (before, questions), (unasked, _) in pairwise(trees):  # the last answer is no, and no step follows it
         assert unasked == max(before + questions - 2, 1), f"replays without a question, then questions: {trees}"

@@ -53,7 +53,7 @@ def records_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
 @pytest.mark.parametrize(("fault", "message"), [
     (skips_recorder, "outside of graphs uul"), (skips_recorder_in_grow, "outside of graphs uul"),
-    (records_each_round, "3 graphs, not 1"), (records_in_parts, "outside of graphs uuGGl"),
+    (records_each_round, "3 graphs, not 1"), (records_in_parts, "outside of graphs .*uuGGlr, not"),
 ])  # fmt: skip
 def test_a_round_that_is_no_graph_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], message: str, growth: str, takes: Takes,
