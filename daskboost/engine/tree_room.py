@@ -25,7 +25,6 @@ from daskboost.devices.cpu.grow import (
     HAS_BUILT,
     HAS_SUMS,
     IS_TOLD,
-    LEAST_BLOCK,
     LOSSGUIDE,
     MEETS,
     N_COUNTS,
@@ -43,9 +42,12 @@ from daskboost.devices.cpu.grow import (
     Rules,
     Step,
     Tree,
+    least_block,
+    row_ns,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.split import SplitTable
+from daskboost.devices.cpu.team import threads_worth
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, host_address
 from daskboost.devices.row_order import PairLayout, RowOrder
@@ -131,7 +133,9 @@ class TreeRoom:
         tasks, n_chunks, n_ranges = shared_tasks(n), self._rows.n_chunks, len(self._rows.chunks.ranges)
         pieces = tasks + (2 * n + 4) * n_chunks
         n_rows = int(self._rows.chunks.begins[-1])
-        large, form = n_rows > LEAST_BLOCK and n > 1, 2 if n_rows > 2 * n * WORD_ROWS else 1
+        n_features = len(layout.n_bins)
+        large = n_rows > least_block(layout.n_slots, n_features) and n > 1
+        form = 2 if n_rows > 2 * WORD_ROWS * threads_worth(n, n_rows * row_ns(n_features)) else 1
         return by_reference(Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
             built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),

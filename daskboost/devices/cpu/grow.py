@@ -69,7 +69,7 @@ SUMS, FOUND = LINE, 2 * LINE
 that it has come to."""
 GROUP_NS = 6_000
 """Nanoseconds of work of a group of small nodes, which a thread takes together."""
-LEAST_BLOCK = 2_048
+LEAST_BLOCK = 256
 """Rows of the smallest piece of a node that is divided among threads."""
 STRETCH = 8_192
 """Rows whose margins one task updates."""
@@ -295,6 +295,19 @@ def _by_column(chunks: Chunks, chunk: int) -> Any:
     return bins_at(chunks.bins, chunks.places[chunk, 1], _n_rows(chunks, chunk))
 
 
+def row_ns(n_features: int) -> int:
+    """Return about how many nanoseconds it takes to divide a row and to add it to a histogram."""
+    return 4 + n_features // 2
+
+
+def least_block(n_slots: int, n_features: int) -> int:
+    """Return the rows of the smallest piece of a node that is worth a histogram of its own: to clear it and to add it
+    to the others takes about a nanosecond for each slot, and is to be at most half of what the rows take."""
+    return int(max(LEAST_BLOCK, 2 * n_slots // row_ns(n_features)))
+
+
+_row_ns: Callable[[int], int] = uncounted()(row_ns)
+_least_block: Callable[[int, int], int] = uncounted()(least_block)
 _threads_worth: Callable[[int, int], int] = uncounted()(threads_worth)
 
 
@@ -579,14 +592,15 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
 def _plan_rows(state: Growing) -> int:
     """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
     chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
-    n_threads, n_features, n_chosen = state.rules.n_threads, len(chunks.bins.offsets) - 1, counts[CHOSEN]
-    total = 0
+    n_features, n_chosen, total = len(chunks.bins.offsets) - 1, counts[CHOSEN], 0
     for i in range(n_chosen):
         total += nodes.n_rows[step.chosen[i]]
-    block = max(LEAST_BLOCK, -(-total // (2 * n_threads)))
+    nanoseconds = total * _row_ns(n_features)
+    n_threads = _threads_for(state.rules, nanoseconds)
+    block = max(_least_block(state.pool.words.shape[1], n_features), -(-total // (2 * n_threads)))
     counts[BLOCK] = block
     n_tasks = n_pieces = n_groups = n_small = in_group = 0
-    least = max(1, GROUP_NS // (4 + n_features // 2))  # rows of a group of small nodes
+    least = max(1, GROUP_NS // _row_ns(n_features))  # rows of a group of small nodes
     step.groups[0] = 0
     for i in range(n_chosen):
         node = step.chosen[i]
@@ -618,7 +632,7 @@ def _plan_rows(state: Growing) -> int:
                 room -= size
         step.tasks_of[i, 1] = n_tasks
     counts[TASKS], counts[PIECES], counts[GROUPS] = n_tasks, n_pieces, n_groups + (in_group > 0)
-    return total * (4 + n_features // 2)
+    return int(nanoseconds)
 
 
 @part
