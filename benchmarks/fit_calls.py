@@ -5,10 +5,10 @@
     python -m benchmarks.fit_calls --cases host_2m --rows 20000 --trees 10 --results /tmp/rehearsal
 
 Both sides have their defaults, but the number of trees where a case has its own. Before timing, models must be as good
-on test rows: AUC and accuracy not lower by more than 0.005, log-loss not higher by more than 2 %, or four times that for
-poker_100k (over 8 draws of its training rows, our accuracy less XGBoost's is .0024 on average with a standard deviation
-of .0085); and the last log-loss that a fit reports of an evaluation set must be that of its predictions. `fit` is timed from arrays (a DataFrame of real
-sets would be one more conversion on both sides) to the fitted model.
+on test rows: AUC and accuracy not lower by more than 0.005, log-loss not higher by more than 2 %, or four times that
+for poker_100k (over 8 draws of its training rows, our accuracy less XGBoost's is .0024 on average with a standard
+deviation of .0085); and the last log-loss that a fit reports of an evaluation set must be that of its predictions.
+`fit` is timed from arrays (a DataFrame of real sets would be one more conversion on both sides) to the fitted model.
 """
 
 from __future__ import annotations

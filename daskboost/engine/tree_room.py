@@ -133,9 +133,9 @@ class TreeRoom:
         tasks, n_chunks, n_ranges = shared_tasks(n), self._rows.n_chunks, len(self._rows.chunks.ranges)
         pieces = tasks + (2 * n + 4) * n_chunks
         n_rows = int(self._rows.chunks.begins[-1])
-        n_features = len(layout.n_bins)
-        large = n_rows > least_block(layout.n_slots, n_features) and n > 1
-        form = 2 if n_rows > 2 * WORD_ROWS * threads_worth(n, n_rows * row_ns(n_features)) else 1
+        of_row = row_ns(len(layout.n_bins))
+        large = n_rows > least_block(layout.n_slots, of_row) and n > 1
+        form = 2 if n_rows > 2 * WORD_ROWS * threads_worth(n, n_rows * of_row) else 1
         return by_reference(Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
             built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),

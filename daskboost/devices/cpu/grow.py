@@ -300,10 +300,10 @@ def row_ns(n_features: int) -> int:
     return 4 + n_features // 2
 
 
-def least_block(n_slots: int, n_features: int) -> int:
-    """Return the rows of the smallest piece of a node that is worth a histogram of its own: to clear it and to add it
-    to the others takes about a nanosecond for each slot, and is to be at most half of what the rows take."""
-    return int(max(LEAST_BLOCK, 2 * n_slots // row_ns(n_features)))
+def least_block(n_slots: int, nanoseconds: int) -> int:
+    """Return the rows, of so many nanoseconds each, of the smallest piece of a node that is worth a histogram of its
+    own: to clear it and to add it to the others takes about a nanosecond for each slot, at most half of the rows'."""
+    return int(max(LEAST_BLOCK, 2 * n_slots // nanoseconds))
 
 
 _row_ns: Callable[[int], int] = uncounted()(row_ns)
@@ -597,7 +597,7 @@ def _plan_rows(state: Growing) -> int:
         total += nodes.n_rows[step.chosen[i]]
     nanoseconds = total * _row_ns(n_features)
     n_threads = _threads_for(state.rules, nanoseconds)
-    block = max(_least_block(state.pool.words.shape[1], n_features), -(-total // (2 * n_threads)))
+    block = max(_least_block(state.pool.words.shape[1], _row_ns(n_features)), -(-total // (2 * n_threads)))
     counts[BLOCK] = block
     n_tasks = n_pieces = n_groups = n_small = in_group = 0
     least = max(1, GROUP_NS // _row_ns(n_features))  # rows of a group of small nodes
