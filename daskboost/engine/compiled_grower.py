@@ -26,6 +26,7 @@ from daskboost.devices.cpu.grow import (
 )
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.side_by_side import SideBySide
+from daskboost.devices.cpu.team import rows_of_task
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, WalkArrays
 from daskboost.devices.row_order import PairLayout, RowOrder
@@ -41,8 +42,6 @@ from daskboost.tree.device_trees import leaf_limit
 from daskboost.tree.growing_tree import finished_tree, least_gain, walk_arrays
 from daskboost.tree.table import LEAF, TreeTable
 
-RANGE_ROWS = 16_384
-"""Rows that one task quantizes."""
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
 
 
@@ -155,16 +154,18 @@ class CompiledGrower:
     def _tables(self, rooms: Sequence[TreeRoom], roundings: Sequence[Rounding]) -> list[TreeTable]:
         """Return the finished trees, made as one of all nodes and taken apart."""
         sizes = [room.size for room in rooms]
-        columns = [
-            np.concatenate([getattr(room.nodes, name)[:size] for room, size in zip(rooms, sizes, strict=True)])
-            for name in ("left", "feature", "split_bin", "default_left", "value", "gain")
-        ]  # fmt: skip
-        left, feature, split_bin, default_left, value, gain = columns
+        nodes = [(room.nodes, size) for room, size in zip(rooms, sizes, strict=True)]
+        left = np.concatenate([each.left[:size] for each, size in nodes])
+        feature = np.concatenate([each.feature[:size] for each, size in nodes])
+        split_bin = np.concatenate([each.split_bin[:size] for each, size in nodes])
+        default_left = np.concatenate([each.default_left[:size] for each, size in nodes])
+        value = np.concatenate([each.value[:size] for each, size in nodes])
+        gain = np.concatenate([each.gain[:size] for each, size in nodes])
         hessian: Float64 = np.concatenate([
-            room.nodes.sums[:size, 1] * np.float64(rounding.units[1])
-            for room, size, rounding in zip(rooms, sizes, roundings, strict=True)
+            each.sums[:size, 1] * np.float64(rounding.units[1])
+            for (each, size), rounding in zip(nodes, roundings, strict=True)
         ])  # fmt: skip
-        right = np.where(left == LEAF, LEAF, left + 1).astype(np.int32)
+        right = left + (left != LEAF).astype(np.int32)
         walked = WalkArrays(left, right, feature, split_bin, default_left != 0, value)
         table = finished_tree(self._spec.cuts, walked, gain, hessian)
         if len(rooms) == 1:
@@ -194,13 +195,13 @@ def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
     groups, small = engine.sets.train.groups, engine.setup.recipe.small_data
     begins = np.cumsum([0, *(group.n_rows for group in groups)]).astype(np.int64)
     nothing = RowOrder(np.empty(0, np.uint32), PairLayout(1, small).empty(0))
-    ranges = []
+    ranges, size = [], rows_of_task(int(begins[-1]), engine.device.threads.count)
     for chunk, group in enumerate(groups):
         assert not isinstance(group.pieces, np.ndarray)  # ids that are not consecutive are those of samples
         ends = [begin for begin, _ in group.pieces[1:]] + [group.n_rows]
         for (begin, first_row), end in zip(group.pieces, ends, strict=True):
-            for start in range(begin, end, RANGE_ROWS):
-                ranges.append((chunk, start, min(start + RANGE_ROWS, end), first_row - begin))
+            for start in range(begin, end, size):
+                ranges.append((chunk, start, min(start + size, end), first_row - begin))
     places = np.array([view.places for view in views], np.int64).reshape(-1, 2, 4)
     layout = engine.setup.layout  # without rows, any kind of bins will do
     common = views[0].common if views else layout.dense_bins(np.empty(0, np.uint8), len(layout.n_bins), 1)

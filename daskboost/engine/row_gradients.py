@@ -51,7 +51,7 @@ class GrowingRows:
 
 def largest_of(tops: Sequence[Float64]) -> Float64:
     """Return the largest of parts of rows, entry by entry; NaN wins, as it should."""
-    found: Float64 = np.max(np.stack(tops), axis=0)
+    found: Float64 = np.max(np.stack(tops), axis=0) if len(tops) > 1 else tops[0]
     return found
 
 
@@ -113,7 +113,7 @@ class ExpressionGradients:
             self.compute(index)
 
     def found_ranges(self) -> Float64:
-        tops, self._tops = [np.zeros((2, self._setup.objective.n_outputs)), *self._tops], []
+        tops, self._tops = self._tops or [np.zeros((2, self._setup.objective.n_outputs))], []
         return largest_of(tops)
 
     def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientPair:

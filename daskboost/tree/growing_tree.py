@@ -212,8 +212,7 @@ class GrowingTree:
 def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64) -> TreeTable:
     """A tree as models have it; `gain`, `hessian` : per node, of its split and of its rows."""
     inner = tree.left_child != LEAF
-    threshold = np.zeros(len(inner), np.float32)
-    threshold[inner] = cuts.thresholds(tree.feature[inner], tree.split_bin[inner])
+    threshold = np.where(inner, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
     return TreeTable(
         left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
         threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),

@@ -190,12 +190,13 @@ class Cuts:
         return self
 
     def thresholds(self, features: Int32, bins: Int32) -> Float32:
-        """The values `t` for which `x < t` sends exactly the bins `<= bins` left; float32, shape (splits,)."""
+        """The values `t` for which `x < t` sends exactly the bins `<= bins` left; float32, shape (splits,). A bin of -1
+        has no meaning and gives any value."""
         places = self.offsets[features] + bins
         inside = places < self.offsets[features + 1]
-        values = np.full(len(places), PRESENT_THRESHOLD, np.float32)
-        values[inside] = self.values[places[inside]]
-        return values
+        if not len(self.values):
+            return np.full(len(places), PRESENT_THRESHOLD, np.float32)
+        return np.where(inside, self.values.take(places, mode="clip"), PRESENT_THRESHOLD)
 
 
 def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> bool:

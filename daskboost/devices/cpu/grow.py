@@ -49,7 +49,17 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import LINE, arrive, come_together, next_task, part, run, start, threads_worth
+from daskboost.devices.cpu.team import (
+    LINE,
+    arrive,
+    come_together,
+    next_task,
+    part,
+    rows_of_task,
+    run,
+    start,
+    threads_worth,
+)
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
@@ -71,8 +81,6 @@ GROUP_NS = 6_000
 """Nanoseconds of work of a group of small nodes, which a thread takes together."""
 LEAST_BLOCK = 256
 """Rows of the smallest piece of a node that is divided among threads."""
-STRETCH = 8_192
-"""Rows whose margins one task updates."""
 LEAF = -1
 LARGEST = float(np.finfo(np.float32).max)
 """The largest value of a leaf."""
@@ -306,6 +314,7 @@ def least_block(n_slots: int, nanoseconds: int) -> int:
     return int(max(LEAST_BLOCK, 2 * n_slots // nanoseconds))
 
 
+_rows_of_task: Callable[[int, int], int] = uncounted()(rows_of_task)
 _row_ns: Callable[[int], int] = uncounted()(row_ns)
 _least_block: Callable[[int, int], int] = uncounted()(least_block)
 _threads_worth: Callable[[int, int], int] = uncounted()(threads_worth)
@@ -1239,11 +1248,12 @@ def _finish(state: Growing, thread: int) -> None:
     size, n_chunks = state.step.counts[SIZE], len(chunks.begins) - 1
     n_drawn, n_rows = nodes.n_rows[0], chunks.begins[-1]
     one, walked, defaults = state.step.one, state.step.walked, state.step.defaults
+    stretch = _rows_of_task(n_rows, state.rules.n_threads)
     while True:
-        low = next_task(state.team) * STRETCH
+        low = next_task(state.team) * stretch
         if low >= n_rows:
             return
-        high, position = min(low + STRETCH, n_rows), 0
+        high, position = min(low + stretch, n_rows), 0
         for node in range(size):
             is_split = nodes.left[node] >= 0
             if (is_split and nodes.is_divided[node]) or (node > 0 and not nodes.is_divided[nodes.parent[node]]):

@@ -16,12 +16,10 @@ from numba.extending import overload
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.by_reference import by_reference, renew
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.team import next_task, part, start, threads_worth
+from daskboost.devices.cpu.team import next_task, part, rows_of_task, start, threads_worth
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float32, Float64, Int32, Int64
 
-BLOCK = 8_192
-"""Rows of a task."""
 CLASS_ROWS = 64
 """Rows whose classes are computed together, each class's values side by side, as vector instructions take them."""
 _ROW_NS = 4
@@ -169,6 +167,8 @@ class Job(NamedTuple):
     """What multiplies gradients; shape (0,) for nothing."""
     g: Float32
     h: Float32
+    block: int
+    """Rows of a task."""
     tops: Int32
     """The largest bits of |g| and h of each thread, shape (threads, 2, outputs)."""
     scratch: Float32
@@ -200,10 +200,10 @@ def _fill(job: Job, thread: int) -> None:
     top_g = top_h = np.int32(0)
     n = len(job.label)
     while True:
-        begin = next_task(job.team) * BLOCK
+        begin = next_task(job.team) * job.block
         if begin >= n:
             break
-        end = min(begin + BLOCK, n)
+        end = min(begin + job.block, n)
         weight = job.weight[begin:end] if len(job.weight) > 0 else job.weight
         g, h = _fill_rows(
             job.loss, job.label[begin:end], job.margin[begin:end], weight, job.g[begin:end], job.h[begin:end]
@@ -254,10 +254,10 @@ def _fill_classes(job: Job, thread: int) -> None:
     p, h, tops = job.scratch[thread, 0], job.scratch[thread, 1], job.tops[thread]
     tops[:] = 0
     while True:
-        begin = next_task(job.team) * BLOCK
+        begin = next_task(job.team) * job.block
         if begin >= n:
             return
-        for first in range(begin, min(begin + BLOCK, n), CLASS_ROWS):
+        for first in range(begin, min(begin + job.block, n), CLASS_ROWS):
             n_rows = min(CLASS_ROWS, n - first)
             _softmax(job.margin[first : first + n_rows], p, h)
             for c in range(n_classes):
@@ -297,7 +297,8 @@ class GradientLoops:
     def _take(self, label: Float32, weight: Float32, together: bool, *of_outputs: Float32) -> None:
         """Take the arrays of a chunk."""
         margin, g, h = (each if together else each[:, 0] for each in of_outputs)
-        of = Job(self._team, self._loss, label, margin, weight, g, h, self._tops, self._scratch)
+        block = rows_of_task(len(label), self._n_threads)
+        of = Job(self._team, self._loss, label, margin, weight, g, h, block, self._tops, self._scratch)
         if self._job is None:
             self._job = by_reference(of)
             (self._address,) = addresses_of([self._part], self._job, 1)

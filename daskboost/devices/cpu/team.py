@@ -52,9 +52,11 @@ YIELDS = 2_000
 """How often it does so before it sleeps: a millisecond or two, longer than the coordinator takes between two trees."""
 LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
-JOIN_NS = 2_000
+JOIN_NS = 500
 """Nanoseconds by which a region takes longer for each thread that joins it: the words of a team go from core to core,
 hundreds of nanoseconds each time where these are many or shared by two threads."""
+LEAST_ROWS, MOST_ROWS = 1_024, 8_192
+"""Rows of a task."""
 MOST_LOOKS = 50
 """Looks at other engines, once a thread sleeps, until their lives are asked for."""
 
@@ -278,6 +280,12 @@ def threads_worth(n_threads: int, nanoseconds: int) -> int:
     the same word: least where n is the root of their quotient.
     """
     return int(max(1, min(n_threads, (nanoseconds / JOIN_NS) ** 0.5)))
+
+
+def rows_of_task(n_rows: int, n_threads: int) -> int:
+    """Return the rows of a task where each row takes some nanoseconds: some tasks for each thread, large enough that to
+    take them costs little."""
+    return int(max(LEAST_ROWS, min(MOST_ROWS, n_rows // (4 * n_threads))))
 
 
 def part(function: Callable[[Any, int], None]) -> Any:
