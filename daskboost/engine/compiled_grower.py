@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import trees_at_once
+from daskboost.devices.budget.plan import open_histograms
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     LOSSGUIDE,
@@ -79,8 +80,11 @@ class CompiledGrower:
         self._stored: list[tuple[Array, Array]] = []
         """Gradients of each chunk, whose addresses `_g` and `_h` have."""
         self._parts, threads = empty_parts(), engine.device.threads
-        n_trees, n_slots = len(spec.recipe.tree_outputs), spec.layout.n_slots
-        n_rooms = trees_at_once(n_trees, threads.count, peers.n_peers, n_rows, n_slots)
+        params = spec.params
+        n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
+        n_rooms = trees_at_once(
+            len(spec.recipe.tree_outputs), threads.count, peers.n_peers, n_rows, n_open * spec.layout.n_slots
+        )
         self._own_threads = [Threads(max(1, threads.count // n_rooms)) for _ in range(n_rooms if n_rooms > 1 else 0)]
         rules = Rules(
             spec.search_rules.regular, POLICIES[spec.params.grow_policy], spec.params.depth_limit,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.budget.cpu_memory import FIRST_PLACES, shared_tasks
+from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
     ASKS,
@@ -55,8 +55,8 @@ from daskboost.dtypes import Array, Int64
 from daskboost.fit.peers import Peers, feature_shares
 from daskboost.tree.constraints import FeatureRules
 
-FIRST_NODES, FIRST_TOLD = 255, 32
-"""Nodes that there is room for at first, and histograms of words that engines tell each other; a tree that needs more
+FIRST_NODES, FIRST_PLACES, FIRST_TOLD = 255, 32, 32
+"""Nodes and histograms that there is room for at first, and histograms that engines tell each other; a tree that needs more
 is begun again with twice as many. A tree that tells less has less room."""
 
 

@@ -201,6 +201,38 @@ def test_engines_in_step_take_what_their_plan_says(monkeypatch: pytest.MonkeyPat
     assert 0 < max(held) <= planned.histograms_bytes + planned.scratch_bytes
 
 
+def test_trees_side_by_side_take_what_their_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(20_000, 6)
+    y = np.random.default_rng(2).integers(0, 5, len(y)).astype(np.float32)
+    made: list[TreeRoom] = []
+
+    class Noted(TreeRoom):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(compiled_grower, "TreeRoom", Noted)
+    params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 9, "min_child_weight": 0, "n_jobs": 2}
+    with QuantizedDataset.from_dask(x, y) as data:
+        planned = plan({**params, "device": "cpu"}, data)
+        train({**params, "device": "cpu"}, data, num_boost_round=2)
+    assert len(made) == 5
+    ordered = [array for room in made for order in (room._chunks.rows, room._chunks.spare) for array in order]
+    assert sum(array.nbytes for array in ordered) == planned.order_bytes
+    histograms = [array for room in made for array in (room._pool.words, room._pool.pairs, room._step.partials)]
+    assert sum(array.nbytes for array in histograms) <= planned.histograms_bytes + planned.scratch_bytes
+
+
+@pytest.mark.parametrize(("wanted", "given"), [
+    (1, (10, 16, 2, 1_000, 1_000)), (10, (10, 16, 1, 1_000, 1_000)), (8, (10, 2, 1, 1_000, 1_000)),
+    (5, (10, 16, 1, 1_000_000, 20_000)), (1, (10, 16, 1, 6_000_000, 1_000)), (1, (10, 16, 1, 1_000, 2**23)),
+    (2, (10, 16, 1, 0, 2**22 - 1)), (1, (1, 16, 1, 0, 0)),
+])  # fmt: skip
+def test_trees_are_as_many_as_threads_and_memory_allow(wanted: int, given: tuple[int, ...]) -> None:
+    """Trees of a round, threads, engines, rows, slots of a tree's histograms."""
+    assert trees_at_once(*given) == wanted
+
+
 @pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
 def test_engines_in_step_begin_a_tree_again_together(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not sees:

@@ -23,12 +23,10 @@ GRADIENT_TEMPORARIES = 7
 HISTOGRAM_COPIES = 2
 """Buffers are kept for levels to come (`buffers.py`): twice what is in use, at most."""
 
-FIRST_PLACES = 32
-"""Histograms that a tree has room for at first."""
 TREES_A_THREAD = 4
 """Trees of a round that grow side by side, for each thread, at most."""
 SIDE_BY_SIDE_BYTES = 2**27
-"""Most bytes that these take for the order of rows and their first histograms."""
+"""Most bytes that these take for the order of rows and their histograms, but for those of a single tree."""
 
 
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
@@ -108,7 +106,8 @@ PLANS: Mapping[RowSource, Callable[[FitSize, int | None, int], Plan]] = {
 
 def _trees_at_once(size: FitSize) -> int:
     """Return how many trees of a round grow at the same time, if they grow in compiled calls."""
-    return trees_at_once(size.n_trees, size.n_threads, size.n_engines, size.train.n_rows, size.n_slots)
+    n_open = size.n_slots * size.open_histograms
+    return trees_at_once(size.n_trees, size.n_threads, size.n_engines, size.train.n_rows, n_open)
 
 
 def sample_rows(share: float, n_rows: int) -> int:
@@ -161,13 +160,15 @@ def shared_tasks(n_threads: int) -> int:
     return 4 * n_threads + 4 if n_threads > 1 else 1
 
 
-def trees_at_once(n_trees: int, n_threads: int, n_engines: int, n_rows: int, n_slots: int) -> int:
+def trees_at_once(n_trees: int, n_threads: int, n_engines: int, n_rows: int, n_open: int) -> int:
     """Return how many trees of a round grow at the same time: some for each thread, as they take unlike long, and as
-    many as leave caches something; one where engines grow it together, or rows are work enough for all threads."""
+    many as take little memory; one where engines grow it together, or rows are work enough for all threads.
+
+    `n_open` : slots of the histograms that a tree has at the same time.
+    """
     if n_engines > 1:
         return 1
-    room_bytes = 2 * (4 + 8) * n_rows + 8 * FIRST_PLACES * n_slots
-    return max(1, min(n_trees, TREES_A_THREAD * n_threads, SIDE_BY_SIDE_BYTES // room_bytes))
+    return max(1, min(n_trees, TREES_A_THREAD * n_threads, SIDE_BY_SIDE_BYTES // (24 * n_rows + 16 * n_open + 1)))
 
 
 def scratch_bytes(size: FitSize) -> int:

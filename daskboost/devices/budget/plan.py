@@ -189,9 +189,7 @@ class FitSize:
     def open_histograms(self) -> int:
         """Histograms in memory at the same time where only nodes that are there have some: those of a level and of the
         level above, from which half of them are subtracted, or those of all leaves."""
-        if self.grow_policy == "lossguide":
-            return self.most_leaves + 1
-        return self.deepest_nodes + (self._nodes_at(self.depth - 2) if self.depth > 1 else 0)
+        return open_histograms(self.depth, self.grow_policy, self.most_rows, self.max_leaves)
 
     @property
     def most_leaves(self) -> int:
@@ -218,6 +216,14 @@ def most_nodes(depth: int, grow_policy: str, n_rows: int, max_leaves: int) -> in
     if grow_policy == "symmetric":
         return 1 << depth
     return max(1, min(1 << depth, n_rows, max_leaves or n_rows))
+
+
+def open_histograms(depth: int, grow_policy: str, n_rows: int, max_leaves: int) -> int:
+    """Return how many histograms a tree of that depth has at the same time, see `FitSize.open_histograms`."""
+    if grow_policy == "lossguide":
+        return most_nodes(depth, grow_policy, n_rows, max_leaves) + 1
+    levels = (depth - 1, depth - 2) if depth > 1 else (depth - 1,)
+    return sum(most_nodes(each, grow_policy, n_rows, max_leaves) for each in levels)
 
 
 NO_PARTS = ("free_bytes", "host_pinned_bytes", "stream_bytes")
