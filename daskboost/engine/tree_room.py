@@ -56,8 +56,8 @@ from daskboost.fit.peers import Peers, feature_shares
 from daskboost.tree.constraints import FeatureRules
 
 FIRST_NODES, FIRST_PLACES, FIRST_TOLD = 255, 32, 32
-"""Nodes and histograms that there is room for at first, and histograms that engines tell each other; a tree that needs more
-is begun again with twice as many. A tree that tells less has less room."""
+"""Nodes and histograms that there is room for at first, and histograms that engines tell each other; a tree that needs
+more is begun again with twice as many. A tree that tells less has less room."""
 
 
 @dataclass(frozen=True)
