@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import numba
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
@@ -21,6 +22,8 @@ from daskboost.tree.split_search import SMALLEST_POSITIVE
 
 SOURCE = parse("arithmetic", (Path(__file__).parent / "arithmetic.cu").read_text())
 THREADS = 64
+limited_gains: Any = numba.njit(lambda *given: split._limited_gains(*given))  # which are for compiled code alone
+plain_gains: Any = numba.njit(lambda *given: split._plain_gains(*given))
 
 
 def launch(runtime: Runtime, entry: str, n: int, *arguments: Any) -> None:
@@ -105,10 +108,10 @@ def test_weights_and_gains(runtime: Runtime, regular: tuple[float, float, float,
         node = split.NodeTotals(float(sums[i, 0]), float(sums[i, 1]), unit_g, unit_h, bounds[i, 0], bounds[i, 1])
         # A second bin, since the last bin of a feature is not held to constraints.
         two = np.repeat(prefix, 2, axis=1)
-        split._limited_gains(two, 2, (0.0, 0.0), node, rules, monotone, own)
+        limited_gains(two, 2, (0.0, 0.0), node, rules, monotone, own)
         same_bits(found[i, 3], own[0])
         if reg_lambda > 0:
-            split._plain_gains(prefix, 1, (0.0, 0.0), node, rules, own)
+            plain_gains(prefix, 1, (0.0, 0.0), node, rules, own)
             same_bits(found[i, 4], own[0])
     is_allowed = np.isfinite(found[:, 3])
     same_bits(found[is_allowed, 3] - found[is_allowed, 5], gain[is_allowed])

@@ -19,6 +19,7 @@ from numba.core.compiler import CompileResult
 from numba.core.typing.templates import Signature
 
 from daskboost.devices.compiling import say_compiling
+from daskboost.devices.cpu.linked import KernelCompiler, LinkedCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ else:
         folder for it: numba itself would refuse to compile without."""
         is_kept = options.pop("cache", False)
         options |= {"no_cfunc_wrapper": True, "no_cpython_wrapper": not is_kept}  # others are for compiled code alone
+        options["pipeline_class"] = KernelCompiler if is_kept else LinkedCompiler
 
         def compiled(function):
             dispatcher = numba.njit(**options)(function)

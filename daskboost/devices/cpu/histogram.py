@@ -212,7 +212,7 @@ def sparse_vectors(bins: SparseBins, rows: RowOrder, begin: int, end: int, into:
                 _add_pairs(words, at, into)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def dense_rows(bins: DenseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64) -> None:
     """Add rows `[begin, end)` in node order of a row-major chunk to `into`: pairs or words."""
     flat, stride, offsets, blocks = bins.symbols, np.uint64(bins.row_stride), bins.offsets, bins.blocks
@@ -282,7 +282,7 @@ def _accumulate(
         i += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sparse_rows(bins: SparseBins, rows: RowOrder, begin: int, end: int, into: Int64) -> None:
     """Add rows `[begin, end)` in node order of a CSR chunk to `into`: pairs or words."""
     indptr, slots, order, pairs = bins.indptr, bins.slots, rows.order, rows.pairs

@@ -199,7 +199,7 @@ def breaks(monotone: int, left: float, right: float) -> bool:
     return (monotone > 0 and left > right) or (monotone < 0 and left < right)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _plain_gains(
     prefix: Float64, n_bins: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, out: Float64
 ) -> None:
@@ -226,7 +226,7 @@ def _plain_gains(
         out[b] = gain if min(lh, rh) >= least_h else -np.inf
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _limited_gains(
     prefix: Float64, n_bins: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, monotone: int,
     out: Float64,
@@ -246,7 +246,7 @@ def _limited_gains(
                 out[b] = gain_of_weight(lg, lh, left, regular) + gain_of_weight(rg, rh, right, regular)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def running_sums(histogram: Int64, n_bins: int, prefix: Float64) -> None:
     """Sums of g and of h up to each bin, as exact floats; `prefix` float64, shape (2, at least n_bins)."""
     if histogram.ndim == 1:
@@ -262,7 +262,7 @@ def running_sums(histogram: Int64, n_bins: int, prefix: Float64) -> None:
             prefix[0, b], prefix[1, b] = sum_g, sum_h
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scan_feature(
     histogram: Int64, n_bins: int, node: NodeTotals, regular: Regular, monotone: int, found: BinGains
 ) -> bool:
@@ -285,7 +285,7 @@ def scan_feature(
     return some_missing
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def top_of(values: Float64, n: int) -> float:
     """The largest of `values[:n]`, by four running maxima: none waits for another, as steps of a single one would."""
     first = second = third = fourth = -np.inf
