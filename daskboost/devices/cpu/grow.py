@@ -696,7 +696,7 @@ def _place_pieces(state: Growing) -> None:
             _set_children(state, node, chunk, n_left)
 
 
-@njit(inline="always")
+@uncounted()
 def _add(state: Growing, thread: int, chunk: int, begin: int, end: int, into: Int64) -> None:
     """Add rows to a histogram, of either form."""
     _add_rows(_by_row(state.chunks, chunk), state.chunks.rows, begin, end, state.step.scratch[thread], into)
@@ -728,7 +728,7 @@ def _move(state: Growing, thread: int) -> None:
             _move_node(state, thread, step.small[s])
 
 
-@njit(inline="always")
+@uncounted()
 def _move_pieces(state: Growing, thread: int, task: int) -> None:
     """Do that for a task of a large node: what is added up goes into the task's partial sums."""
     chunks, nodes, step = state.chunks, state.nodes, state.step
@@ -753,7 +753,7 @@ def _move_pieces(state: Growing, thread: int, task: int) -> None:
             _add(state, thread, chunk, begin, end, partial[: 2 * n_slots].reshape(n_slots, 2))
 
 
-@njit(inline="always")
+@uncounted()
 def _move_node(state: Growing, thread: int, place: int) -> None:
     """Do that for a whole node."""
     chunks, nodes, pool, step = state.chunks, state.nodes, state.pool, state.step
@@ -846,9 +846,9 @@ def _told_pairs(state: Growing, place: int) -> Int64:
     return pairs
 
 
-@uncounted()
-def _plan_telling(state: Growing) -> int:
-    """Find where the histograms go that engines tell each other; `GROWS`, or `FULL_TOLD` where there is no room."""
+@part
+def _plan_telling(state: Growing, thread: int) -> None:
+    """Find where the histograms go that engines tell each other; the status is `FULL_TOLD` where there is no room."""
     nodes, step, meeting = state.nodes, state.step, state.meeting
     n = step.counts[CHOSEN]
     meeting.units[0] = 0
@@ -856,7 +856,7 @@ def _plan_telling(state: Growing) -> int:
         most_rows = min(nodes.n_total[step.chosen[i]], meeting.most_rows)
         meeting.units[i + 1] = meeting.units[i] + (1 if most_rows <= WORD_ROWS else 2)
     size = n + meeting.units[n] * state.pool.words.shape[1]
-    return FULL_TOLD if meeting.begin + size > len(meeting.room) else GROWS
+    step.counts[STATUS] = FULL_TOLD if meeting.begin + size > len(meeting.room) else GROWS
 
 
 @part
@@ -923,17 +923,37 @@ def _take_found(state: Growing) -> None:
         found.left[node, 0], found.left[node, 1] = told[at + 4], told[at + 5]
 
 
-@uncounted()
-def _meet(state: Growing) -> bool:
-    """Learn what the other engines have told at a stage, where they have memory in common and once they all have; False
-    where they have not for some time, or where the caller has to bring it."""
+@part
+def _meet(state: Growing, thread: int) -> None:
+    """Learn what the other engines have told at a stage, where they have memory in common and once they all have:
+    `IS_TOLD` stays where they have not for some time, or where the caller has to bring it."""
     meeting, stage = state.meeting, state.step.counts[STAGE]
     if len(meeting.rooms) == 0 or not come_together(meeting.room, meeting.rooms):
-        return False
+        return
     at = meeting.begin if stage == HAS_BUILT else state.step.counts[AT]
     for engine in range(len(meeting.rooms)):
         meeting.told[engine] = meeting.rooms[engine] + 8 * at
-    return True
+    state.step.counts[IS_TOLD] = 0
+
+
+@part
+def _say(state: Growing, thread: int) -> None:
+    """Write what the other engines are told at a stage; histograms are written where they are built."""
+    stage = state.step.counts[STAGE]
+    if stage == HAS_SUMS:
+        _tell_sums(state)
+    elif stage == HAS_FOUND:
+        _tell_found(state)
+
+
+@part
+def _hear(state: Growing, thread: int) -> None:
+    """Join what the engines have told at a stage; histograms and rows are joined where splits are searched."""
+    stage = state.step.counts[STAGE]
+    if stage == HAS_SUMS:
+        _take_sums(state)
+    elif stage == HAS_FOUND:
+        _take_found(state)
 
 
 # The best splits.
@@ -1144,8 +1164,8 @@ def _search_level(state: Growing, thread: int) -> None:
                         results.default_left[part] = side
 
 
-@uncounted()
-def _collect_level(state: Growing) -> None:
+@part
+def _collect_level(state: Growing, thread: int) -> None:
     """Take the best split of a level from those of ranges of features, for all of its nodes."""
     nodes, pool, step = state.nodes, state.pool, state.step
     found, results, best = nodes.found, step.results, 0
@@ -1176,7 +1196,7 @@ def _build(state: Growing, thread: int) -> None:
     """Divide the chosen nodes' rows and build histograms; the status tells what there is no room for."""
     rules, counts, meeting = state.rules, state.step.counts, state.meeting
     if _meets(state):
-        counts[STATUS] = _plan_telling(state)
+        run(state.team, 1, state.parts[PLAN_TELLING], state)
         if counts[STATUS] != GROWS:
             return
     nanoseconds = _plan_rows(state)
@@ -1206,7 +1226,7 @@ def _find(state: Growing, thread: int) -> None:
     if rules.policy == SYMMETRIC:
         counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
         run(state.team, n_threads, state.parts[SEARCH_LEVEL], state)
-        _collect_level(state)
+        run(state.team, 1, state.parts[COLLECT_LEVEL], state)
     else:
         wanted = 1 if n_threads == 1 else -(-3 * n_threads // counts[CHOSEN])
         counts[RANGES] = min(n_features, wanted)
@@ -1224,8 +1244,6 @@ def _find(state: Growing, thread: int) -> None:
         _give_back(state, node)
         if not _opens(state, built):
             _give_back(state, built)
-    if _meets(state):
-        _tell_found(state)
 
 
 # Leaf values, and margins.
@@ -1243,11 +1261,9 @@ def _value(state: Growing) -> None:
 
 @part
 def _finish(state: Growing, thread: int) -> None:
-    """Add the leaves' values to the margins of the rows that grew the tree, then to those of the others."""
-    chunks, nodes, tree = state.chunks, state.nodes, state.tree
+    """Add the leaves' values to the margins of the rows that grew the tree."""
+    chunks, nodes, n_rows = state.chunks, state.nodes, state.nodes.n_rows[0]
     size, n_chunks = state.step.counts[SIZE], len(chunks.begins) - 1
-    n_drawn, n_rows = nodes.n_rows[0], chunks.begins[-1]
-    one, walked, defaults = state.step.one, state.step.walked, state.step.defaults
     stretch = _rows_of_task(n_rows, state.rules.n_threads)
     while True:
         low = next_task(state.team) * stretch
@@ -1268,25 +1284,39 @@ def _finish(state: Growing, thread: int) -> None:
                 first, last = max(begin, begin + low - position), min(end, begin + high - position)
                 position += end - begin
                 if first < last:
-                    margin = array_at(
-                        tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
-                    )[tree.output :: tree.n_outputs]  # fmt: skip
-                    _add_values(state, node, chunk, first, last, margin)
-        if n_drawn < high:
-            position = n_drawn
-            for chunk in range(n_chunks):
-                begin, end = nodes.segments[0, chunk, 1], chunks.begins[chunk + 1]
-                first, last = max(begin, begin + low - position), min(end, begin + high - position)
-                position += end - begin
-                if first < last:
-                    margin = array_at(
-                        tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
-                    )[tree.output :: tree.n_outputs]  # fmt: skip
-                    arrays = TreeArrays(
-                        nodes.left[:size], walked[:size], nodes.feature[:size], nodes.split_bin[:size],
-                        defaults[:size], nodes.value[:size],
-                    )  # fmt: skip
-                    walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
+                    _add_values(state, node, chunk, first, last, _margin(state, chunk))
+
+
+@part
+def _walk(state: Growing, thread: int) -> None:
+    """Add the leaves' values to the margins of the rows that were not drawn, which lie behind those that were."""
+    chunks, nodes, step, size = state.chunks, state.nodes, state.step, state.step.counts[SIZE]
+    tree = TreeArrays(
+        nodes.left[:size], step.walked[:size], nodes.feature[:size], nodes.split_bin[:size], step.defaults[:size],
+        nodes.value[:size],
+    )  # fmt: skip
+    n_rows = chunks.begins[-1] - nodes.n_rows[0]
+    stretch = _rows_of_task(n_rows, state.rules.n_threads)
+    while True:
+        low = next_task(state.team) * stretch
+        if low >= n_rows:
+            return
+        high, position = low + stretch, 0
+        for chunk in range(len(chunks.begins) - 1):
+            begin, end = nodes.segments[0, chunk, 1], chunks.begins[chunk + 1]
+            first, last = max(begin, begin + low - position), min(end, begin + high - position)
+            position += end - begin
+            if first < last:
+                walk(_by_row(chunks, chunk), tree, chunks.rows.order, first, last, _margin(state, chunk))
+
+
+@njit(inline="always")
+def _margin(state: Growing, chunk: int) -> Float32:
+    """Return the margins of a chunk's rows, in the output of the tree."""
+    tree, begins = state.tree, state.chunks.begins
+    margin = array_at(tree.margin[chunk], state.step.one, (begins[chunk + 1] - begins[chunk]) * tree.n_outputs)
+    of_output: Float32 = margin[tree.output :: tree.n_outputs]
+    return of_output
 
 
 @uncounted()
@@ -1319,16 +1349,12 @@ def _begin(state: Growing, thread: int) -> None:
         pool.free_pairs[i] = i
     _start(state)
     counts[SIZE] = counts[LEAVES] = 1
-    if _meets(state):
-        _tell_sums(state)
 
 
 @uncounted()
 def _open_root(state: Growing) -> int:
     """Open the root; `GROWS`, or `DONE` where it stays a leaf."""
     nodes, step, counts = state.nodes, state.step, state.step.counts
-    if _meets(state):
-        _take_sums(state)
     if state.rules.max_leaves == 1 or not _opens(state, 0):
         return DONE
     step.opened[0] = step.chosen[0] = step.built[0] = 0
@@ -1342,8 +1368,6 @@ def _open_root(state: Growing) -> int:
 def _open_next(state: Growing) -> int:
     """Split the nodes that come next and open their children; `GROWS`, or `DONE`, or what there is no room for."""
     counts = state.step.counts
-    if _meets(state):
-        _take_found(state)
     while True:
         n_chosen = _choose(state)
         if n_chosen == 0:
@@ -1370,11 +1394,13 @@ def _grow(state: Growing, thread: int) -> None:
     counts, parts = state.step.counts, state.parts
     while True:
         if counts[IS_TOLD]:
-            if not _meet(state):
+            run(state.team, 1, parts[MEET], state)
+            if counts[IS_TOLD]:
                 counts[STATUS] = MEETS
                 return
-            counts[IS_TOLD] = 0
         counts[STATUS], stage = GROWS, counts[STAGE]
+        if _meets(state):
+            run(state.team, 1, parts[HEAR], state)
         if stage == STARTS:
             run(state.team, 1, parts[BEGIN], state)
             counts[STAGE] = HAS_SUMS
@@ -1392,19 +1418,25 @@ def _grow(state: Growing, thread: int) -> None:
                 return
         if counts[STATUS] == DONE:
             _value(state)
-            run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), parts[FINISH], state)
+            n_threads = _threads_for(state.rules, 3 * state.chunks.begins[-1])
+            run(state.team, n_threads, parts[FINISH], state)
+            if state.nodes.n_rows[0] < state.chunks.begins[-1]:
+                run(state.team, n_threads, parts[WALK], state)
         if counts[STATUS] != GROWS:
             return
         if _meets(state) and counts[STAGE] != HAS_OPENED:
+            run(state.team, 1, parts[SAY], state)
             arrive(state.meeting.room)
             counts[IS_TOLD] = 1
 
 
 PARTS = (
-    _search, _move, _open, _search_level, _grow, _finish, _build, _begin, _find, _divide, _quantize, _tell, _count
+    _search, _move, _open, _finish, _search_level, _find, _build, _grow, _begin, _quantize, _divide, _walk, _tell,
+    _hear, _collect_level, _say, _meet, _plan_telling, _count,
 )  # fmt: skip
 (
-    SEARCH, MOVE, OPEN, SEARCH_LEVEL, GROW, FINISH, BUILD, BEGIN, FIND, DIVIDE, QUANTIZE, TELL, COUNT
+    SEARCH, MOVE, OPEN, FINISH, SEARCH_LEVEL, FIND, BUILD, GROW, BEGIN, QUANTIZE, DIVIDE, WALK, TELL,
+    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT,
 ) = range(len(PARTS))  # fmt: skip
 """Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
@@ -1417,10 +1449,11 @@ def empty_parts() -> Int64:
 def find_parts(state: Growing) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`."""
     levels = state.rules.policy == SYMMETRIC
-    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH, SEARCH_LEVEL if levels else SEARCH}
+    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH}
+    needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
-    needed |= {TELL} if len(state.meeting.told) > 1 else set()
-    needed |= {COUNT} if state.tree.draw.below < 2**32 else set()
+    needed |= {PLAN_TELLING, TELL, SAY, MEET, HEAR} if len(state.meeting.told) > 1 else set()
+    needed |= {COUNT, WALK} if state.tree.draw.below < 2**32 else set()
     places = sorted(needed)
     state.parts[places] = addresses_of([PARTS[i] for i in places], state, state.rules.n_threads)
 
