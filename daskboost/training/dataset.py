@@ -19,6 +19,8 @@ from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
+from daskboost.devices.cpu.compilers import foresee
+from daskboost.devices.cpu.foreseen import foreseen
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DataTypeError, DeviceError, ParameterError
 from daskboost.foreign_words import takes_foreign_words
@@ -267,6 +269,8 @@ class QuantizedDataset:
 
         def in_process(source: Source) -> QuantizedDataset:
             runner = LocalRunner(n_jobs)
+            if device in (None, "cpu"):
+                foresee(foreseen(), runner.threads)
             return made(source, runner, partial(quantize_here, runner=runner, n_engines=n_engines))
 
         whole = source.at_once() if n_engines == 1 else None

@@ -1,4 +1,5 @@
-"""Parts that are compiled side by side: with a helper, and where it dies, hangs or is not to be started."""
+"""Parts that are compiled side by side: with a helper, and where it dies, hangs or is not to be started; kernels that
+are foreseen."""
 
 from __future__ import annotations
 
@@ -54,6 +55,47 @@ for address in compilers.addresses_of(small_parts.PARTS, state, 2):
 helpers = [each.wait(60) for each in started]
 print(json.dumps({"values": state.values.tolist(), "compiled": compiled, "helpers": len(helpers)}))
 """
+
+
+FORESEES = """
+import json, sys, time
+import numpy as np
+from numba import types
+from daskboost.devices.cpu import compilers
+from daskboost.devices.cpu.by_reference import by_reference, kind_of
+from daskboost.devices.cpu.team import TEAM_WORDS, start
+import small_parts
+compilers.LONGEST_REST_S = float(sys.argv[1])
+state = by_reference(small_parts.State(np.zeros(4, np.int64)))
+signature = kind_of(state), types.int64
+orders = [compilers.Order(part, signature) for part in small_parts.PARTS]
+compilers.foresee(orders, 2)
+crew, end = compilers._crew(), time.monotonic() + 240
+n_helpers = len(crew._helpers)
+while (crew._foreseen or crew._under_way) and time.monotonic() < end:
+    time.sleep(0.05)
+kept = [not order.is_missing for order in orders]
+while sys.argv[1] == "0" and crew._helpers and time.monotonic() < end:
+    time.sleep(0.05)
+for address in compilers.addresses_of(small_parts.PARTS, state, 2):
+    start(np.zeros(TEAM_WORDS, np.int64), 1, address, state)
+compilers.foresee(orders, 2)
+print(json.dumps({"kept": kept, "values": state.values.tolist(), "helpers": [n_helpers, len(crew._helpers)]}))
+"""
+
+
+@pytest.mark.parametrize("rest_s", [0, 600])
+def test_what_is_foreseen_is_compiled_before_it_is_asked_for(rest_s: float, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", FORESEES, str(rest_s)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    helpers = [1, 0] if rest_s == 0 else [1, 1]  # a helper that has nothing to do for so long ends
+    assert found == {"kept": [True] * 4, "values": [1, 2, 4, 8], "helpers": helpers}
 
 
 def _compile(folder: Path, executable: str, wanted: int = 0) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Compiles parts of regions (`team.py`) side by side, in processes that fill numba's cache on disk.
 
 Numba compiles one function after the other, whatever threads ask for: its lock is the process's. The parts of a tree
-take seconds each, so that other processes take some of them from a list while this one does the rest, and it then loads
-theirs from the cache. A helper may be missing, die or take too long: what it leaves is compiled here.
+take seconds together, so that other processes take some of them from a list while this one does the rest, and it then
+loads theirs from the cache. What nearly all fits need is foreseen: where none of it lies on disk, helpers start with
+the fit, and compile it until parts are wanted. A helper may be missing, die or take too long: what it leaves is
+compiled here.
 
-    this process      [search, move, finish, ...]      a helper
-    compiles `grow`   <- takes the next                takes the next ->   compiles `search`, keeps it on disk
+    this process        [search, move, finish, ...]        a helper
+    reads the rows                                         starts; compiles what is foreseen
+    compiles `grow`     <- takes the next                  takes the next ->   compiles `search`, keeps it on disk
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numba import types
 
@@ -37,6 +40,8 @@ LEAST_PARTS = 2
 """Parts for each process, for which its start and its imports, a second, are worth it."""
 LONGEST_WAIT_S = 60.0
 """Seconds that this process waits for helpers once it has nothing left to compile itself."""
+LONGEST_REST_S = 20.0
+"""Seconds that a helper waits for something to compile before it ends."""
 HELPER = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -58,6 +63,26 @@ class Part(Protocol):
         """Compile for a signature, or load that from the cache."""
 
 
+class Order(NamedTuple):
+    """Something to compile."""
+
+    part: Part
+    signature: tuple[types.Type, ...]
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether neither this process nor the disk has it."""
+        return self.signature not in self.part.overloads and not is_kept(self.part, self.signature)
+
+
+def foresee(orders: Sequence[Order], n_processes: int) -> None:
+    """Have helpers compile what a fit will need, where none of it lies on disk, as on a machine's first use."""
+    if n_processes > 1 and all(order.is_missing for order in orders):
+        crew = _crew()
+        crew.expect(orders)
+        crew.hire(min(n_processes - 1, MOST_HELPERS))
+
+
 def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list[int]:
     """Return the addresses of parts, compiled for states of this type by up to `n_processes` processes.
 
@@ -67,24 +92,17 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
     """
     assert isinstance(state, Record)
     signature = kind_of(state), types.int64
-    missing = deque(part for part in parts if signature not in part.overloads and not is_kept(part, signature))
-    helpers = _started(min(n_processes, len(missing) // LEAST_PARTS, MOST_HELPERS + 1) - 1)
-    feeders = [threading.Thread(target=_feed, args=(each, missing, signature), daemon=True) for each in helpers]
-    if helpers:
-        logger.info("%d functions are compiled in %d processes", len(missing), 1 + len(helpers))
-    try:
-        for each in feeders:
-            each.start()
-        _take_all(missing, lambda part: part.compile(signature))
-        for each in feeders:
-            each.join(LONGEST_WAIT_S)
-    finally:
-        for helper in helpers:
-            helper.kill()  # most have ended by now
+    missing = [order for order in (Order(part, signature) for part in parts) if order.is_missing]
+    n_helpers = min(n_processes, len(missing) // LEAST_PARTS, MOST_HELPERS + 1) - 1
+    if n_helpers > 0:
+        logger.info("%d functions are compiled in %d processes", len(missing), 1 + n_helpers)
+        crew = _crew()
+        crew.hire(n_helpers)
+        crew.compile(missing)
     return [_address_of(part, signature) for part in parts]
 
 
-def _address_of(part: Part, signature: tuple[object, ...]) -> int:
+def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:
     if signature not in part.overloads:  # numba takes a tenth of a millisecond to find that out
         part.compile(signature)
     compiled = part.overloads[signature]
@@ -92,14 +110,97 @@ def _address_of(part: Part, signature: tuple[object, ...]) -> int:
     return found
 
 
-def _take_all(missing: deque[Part], work: Callable[[Part], object]) -> None:
-    """Take parts until there are none."""
-    while True:
+class Crew:
+    """Helpers of this process, and what is yet to be compiled; any number of fits share them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wanted, self._foreseen = deque[Order](), deque[Order]()
+        self._helpers: list[subprocess.Popen[bytes]] = []
+        self._under_way: dict[subprocess.Popen[bytes], Order] = {}
+        self._users, self.is_over = 0, False
+
+    def expect(self, orders: Sequence[Order]) -> None:
+        """Have helpers compile orders when nobody waits for another."""
+        with self._changed:
+            self._foreseen.extend(orders)
+
+    def hire(self, n: int) -> None:
+        """Have at least `n` helpers."""
+        with self._changed:
+            for helper in _started(n - len(self._helpers)):
+                self._helpers.append(helper)
+                threading.Thread(target=self._feed, args=(helper,), daemon=True).start()
+
+    def compile(self, orders: Sequence[Order]) -> None:
+        """Compile orders, here and in helpers, which then end."""
+        with self._changed:
+            self._users += 1
+            self._wanted.extend(orders)
+            self._changed.notify_all()
         try:
-            part = missing.popleft()
-        except IndexError:
-            return
-        work(part)
+            while self._wanted:
+                with suppress(IndexError):
+                    order = self._wanted.popleft()
+                    order.part.compile(order.signature)
+            with self._changed:
+                self._changed.wait_for(lambda: not set(orders).intersection(self._under_way.values()), LONGEST_WAIT_S)
+        finally:
+            self._leave(orders)
+
+    def _leave(self, orders: Sequence[Order]) -> None:
+        """Have helpers end that nobody needs any more: at once, but for those that compile what is foreseen."""
+        with self._changed:
+            self._users -= 1
+            if self._users == 0:
+                self.is_over = True
+                for helper in self._helpers:
+                    if self._under_way.get(helper) in (None, *orders):
+                        helper.kill()  # it has not begun, rests, or hangs
+                self._changed.notify_all()
+
+    def _feed(self, helper: subprocess.Popen[bytes]) -> None:
+        """Have a helper compile orders until there are none, or it fails."""
+        assert helper.stdin is not None and helper.stdout is not None
+        to, answers = helper.stdin, helper.stdout
+        with helper, suppress(OSError):
+            pickle.dump(sys.path, to)  # as `multiprocessing` speaks to its processes, by a pipe that nobody else has
+            to.flush()
+            is_well = answers.readline() == ANSWER  # it has begun: until then, this process takes all
+            while is_well and (order := self._take(helper)) is not None:
+                try:
+                    function = order.part.py_func
+                    pickle.dump((function.__module__, function.__qualname__, order.signature), to)
+                    to.flush()
+                    is_well = answers.readline() == ANSWER
+                finally:
+                    with self._changed:
+                        del self._under_way[helper]
+                        self._changed.notify_all()
+        with self._changed:
+            self._helpers.remove(helper)
+
+    def _take(self, helper: subprocess.Popen[bytes]) -> Order | None:
+        """Return what a helper compiles next; None when it is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_over or self._wanted or self._foreseen, LONGEST_REST_S)
+            for orders in (self._wanted, self._foreseen):
+                if orders:
+                    order = self._under_way[helper] = orders.popleft()
+                    return order
+        return None
+
+
+_CREWS: dict[int, Crew] = {}
+"""The crew of each process: a forked child has none of its parent's."""
+
+
+def _crew() -> Crew:
+    """Return the crew of this process that is still at work, or a new one."""
+    crew = _CREWS.get(os.getpid())
+    if crew is None or crew.is_over:
+        crew = _CREWS[os.getpid()] = Crew()
+    return crew
 
 
 def _started(n: int) -> list[subprocess.Popen[bytes]]:
@@ -115,25 +216,6 @@ def _started(n: int) -> list[subprocess.Popen[bytes]]:
             ) for _ in range(n)
         ]  # fmt: skip
     return []
-
-
-def _feed(helper: subprocess.Popen[bytes], missing: deque[Part], signature: tuple[object, ...]) -> None:
-    """Have a helper compile parts until there are none, or it fails."""
-    assert helper.stdin is not None and helper.stdout is not None
-    to, answers = helper.stdin, helper.stdout
-
-    def compile_there(part: Part) -> None:
-        function = part.py_func
-        pickle.dump((function.__module__, function.__qualname__, signature), to)
-        to.flush()
-        if answers.readline() != ANSWER:
-            raise BrokenPipeError
-
-    with helper, suppress(OSError):
-        pickle.dump(sys.path, to)  # as `multiprocessing` speaks to its processes, by a pipe that nobody else has
-        to.flush()
-        if answers.readline() == ANSWER:  # it has begun: until then, this process takes all
-            _take_all(missing, compile_there)
 
 
 def help_out() -> None:
