@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 from cluster.test_common_memory import N, at_once, directory, peers
 
-from daskboost.cluster import common_memory, message_board
+from daskboost.cluster import common_memory, dask_fit, message_board
+from daskboost.cluster.channel import unpack, unpack_all
 from daskboost.cluster.message_board import MESSAGE_WORDS, MessageBoard
-from daskboost.cluster.session import ChannelPeers
+from daskboost.cluster.session import ChannelPeers, packed
+from daskboost.fit.messages import GradientRange
 from daskboost.local.links import PeerLostError
+from daskboost.wire import arrays_in
 
-__all__ = ["directory", "peers"]
+__all__ = ["dask_fit", "directory", "peers"]  # the first registers the messages of fits
 
 MOST_BYTES = 8 * (MESSAGE_WORDS - 1)
 
@@ -72,6 +75,32 @@ def test_all_send_what_one_of_them_has_no_room_for(joined: list[ChannelPeers]) -
         for found in at_once(lambda rank, n=n_items: joined[rank].share(np.full(n if rank == 1 else 3, rank))):  # type: ignore[misc]
             assert [len(values) for values in found] == [3, n_items, 3]
             assert [set(values.tolist()) for values in found] == [{0}, {1}, {2}]
+
+
+RANGE = GradientRange(np.array([1.5, np.nan]), np.array([0.25, 1e9]))
+SAID: dict[str, list[Any]] = {
+    "the same": ["a", "a", "a"],
+    "other words": ["a", None, (1, "b")],
+    "other numbers": [RANGE, GradientRange(np.zeros(2), np.ones(2)), GradientRange(np.full(2, np.inf), np.arange(2.0))],
+    "other shapes": [RANGE, GradientRange(np.zeros(3), np.ones(3)), GradientRange(np.zeros(0), np.zeros(1))],
+    "arrays of arrays": [
+        [{"a": np.arange(6, dtype=np.int32).reshape(2, 3).T * k, "b": (np.zeros((0, 2)), k)}, np.full(1, k)]
+        for k in (1, 1, 7)
+    ],
+    "other types": [np.arange(3), np.arange(3.0), np.arange(3, dtype=np.int32)],
+}
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("kind", SAID)
+def test_messages_like_ones_own_are_unpacked_alike(kind: str, place: int) -> None:
+    said = [b"".join(packed(each)) for each in SAID[kind]]
+    found = unpack_all(said, SAID[kind][place], place)
+    assert found[place] is SAID[kind][place]
+    for message, each in zip(said, found, strict=True):
+        assert b"".join(packed(each)) == message
+        assert type(each) is type(unpack(message))
+        assert all(own.flags.aligned and own.flags.writeable for own in arrays_in(each))
 
 
 @pytest.mark.parametrize("trouble", ["no such place", "no memory", "other hosts"])
