@@ -23,13 +23,14 @@ import dataclasses
 import functools
 import reprlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 import numpy as np
 
+from daskboost.dtypes import Array
 from daskboost.errors import DaskBoostError
 
 T = TypeVar("T", bound=type)
@@ -140,6 +141,34 @@ def decode_as(kind: type[V], frames: Sequence[Any]) -> V:
     if type(value) is not kind:
         raise WireError(f"the message is {type(value).__name__}, where {kind.__name__} belongs")
     return value
+
+
+def with_arrays(value: object, arrays: Iterator[Array]) -> object:
+    """Return a message that differs from this one in its arrays only: they are taken in the order of their frames."""
+    name = _names.get(type(value))
+    if name is not None:
+        cls, _, fields = _registry[name]
+        return cls(*[with_arrays(getattr(value, field), arrays) for field in fields])
+    if isinstance(value, np.ndarray):
+        return next(arrays)
+    if isinstance(value, tuple | list):
+        return type(value)([with_arrays(item, arrays) for item in value])
+    if isinstance(value, dict):
+        return {key: with_arrays(item, arrays) for key, item in value.items()}
+    return value
+
+
+def arrays_in(value: object) -> Iterator[Array]:
+    """Yield the arrays of a message, in the order of their frames."""
+    name = _names.get(type(value))
+    if name is not None:
+        for field in _registry[name][2]:
+            yield from arrays_in(getattr(value, field))
+    elif isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from arrays_in(item)
 
 
 def _flatten(value: Any, arrays: list[Frame], depth: int) -> Any:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from daskboost.cluster.channel import Channel, ChannelClosedError, pack, unpack
+from daskboost.cluster.channel import Channel, ChannelClosedError, pack, unpack_all
 from daskboost.cluster.common_memory import Room
 from daskboost.cluster.limits import HEARTBEAT_S
 from daskboost.cluster.message_board import MessageBoard
@@ -85,7 +85,7 @@ class ChannelPeers:
         if self._board is not None and self._board.serves(self.check):
             said = self._board.tell(b"".join(pieces), self.check)
             if said is not None:
-                return cast("list[V]", [message if k == self.rank else unpack(each) for k, each in enumerate(said)])
+                return unpack_all(said, message, self.rank)
         return self._exchange([message] * self.n_peers, [pieces] * self.n_peers)
 
     def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:

@@ -73,7 +73,7 @@ STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(5)
 """Stages of a tree's steps: none yet; the sums of the root's rows are known, the nodes that are opened, their
 histograms, the best splits of their features."""
 FOUND_WORDS = 6
-"""int64 words that tell a split."""
+"""int64 words that tell a split: the gains of all are told before the rest, of which only one engine's is read."""
 SUMS, FOUND = LINE, 2 * LINE
 """Where in an engine's room the root's sums are told, twice half a line, and splits; first is the number of meetings
 that it has come to."""
@@ -901,9 +901,9 @@ def _tell_found(state: Growing) -> None:
     gain = found.gain.view(np.int64)
     step.counts[AT] = FOUND
     for i in range(step.counts[OPENED]):
-        node, at = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i
-        words[at], words[at + 1], words[at + 2] = gain[node], found.feature[node], found.split_bin[node]
-        words[at + 3], words[at + 4], words[at + 5] = found.default_left[node], found.left[node, 0], found.left[node, 1]
+        node, at = step.opened[step.counts[WAITING] + i], step.counts[OPENED] + (FOUND_WORDS - 1) * i
+        words[i], words[at], words[at + 1] = gain[node], found.feature[node], found.split_bin[node]
+        words[at + 2], words[at + 3], words[at + 4] = found.default_left[node], found.left[node, 0], found.left[node, 1]
 
 
 @uncounted()
@@ -912,15 +912,15 @@ def _take_found(state: Growing) -> None:
     step, found, n_opened = state.step, state.nodes.found, state.step.counts[OPENED]
     size, n_engines = FOUND_WORDS * n_opened, len(state.meeting.told)
     for i in range(n_opened):
-        node, at, best = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i, 0
+        node, at, best = step.opened[step.counts[WAITING] + i], n_opened + (FOUND_WORDS - 1) * i, 0
         for engine in range(1, n_engines):
-            gain = _told_by(state, engine, size).view(np.float64)[at]
-            if gain > _told_by(state, best, size).view(np.float64)[at]:
+            gain = _told_by(state, engine, size).view(np.float64)[i]
+            if gain > _told_by(state, best, size).view(np.float64)[i]:
                 best = engine
         told = _told_by(state, best, size)
-        found.gain[node] = told.view(np.float64)[at]
-        found.feature[node], found.split_bin[node], found.default_left[node] = told[at + 1], told[at + 2], told[at + 3]
-        found.left[node, 0], found.left[node, 1] = told[at + 4], told[at + 5]
+        found.gain[node] = told.view(np.float64)[i]
+        found.feature[node], found.split_bin[node], found.default_left[node] = told[at], told[at + 1], told[at + 2]
+        found.left[node, 0], found.left[node, 1] = told[at + 3], told[at + 4]
 
 
 @part
@@ -995,17 +995,18 @@ def _add_told(state: Growing, place: int, low: int, high: int) -> None:
     if len(meeting.rooms) > 0:
         first, last = 0, pool.words.shape[1]
     begin, size = n + meeting.units[place] * (last - first), n + meeting.units[n] * (last - first)
-    for engine in range(len(meeting.told)):
-        told = _told_by(state, engine, size)[begin:]
+    n_engines = len(meeting.told)
+    for turn in range(n_engines):  # each begins with itself: else all read what the first has, then the second
+        told = _told_by(state, (meeting.rank + turn) % n_engines, size)[begin:]
         if nodes.in_words[step.built[place]]:
             words = pool.words[own]
-            if engine == 0:
+            if turn == 0:
                 words[low:high] = 0
             for s in range(low, high):
                 words[s] += told[s - first]
             continue
         pairs = pool.pairs[own]
-        if engine == 0:
+        if turn == 0:
             pairs[low:high] = 0
         if _tells_words(state, place):
             for s in range(low, high):

@@ -50,6 +50,9 @@ SPINS = 4_000
 """How often a thread looks before it offers its core to others: 50 to 200 microseconds."""
 YIELDS = 2_000
 """How often it does so before it sleeps: a millisecond or two, longer than the coordinator takes between two trees."""
+OFFERS = 64
+"""Looks at another engine between two offers of the core: that engine may wait for this very core, and an offer that
+nobody takes costs as much as ten looks."""
 LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
 JOIN_NS = 500
@@ -260,6 +263,8 @@ def come_together(room: Int64, rooms: Int64) -> bool:
             looks += 1
             if looks > SPINS + YIELDS + MOST_LOOKS:
                 return False
+            if looks % OFFERS == 0:
+                _yield()
             _rest(looks)
     return True
 
