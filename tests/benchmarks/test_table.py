@@ -101,7 +101,7 @@ def test_a_worse_classifier_is_found() -> None:
     def runs(**own: float) -> dict[str, Run]:
         return {"daskboost": Run(1, own), "xgboost": Run(1, {"accuracy": 0.9, "auc": 0.9, "logloss": 0.5})}
 
-    check = not_worse(fit_calls.LEEWAY)
+    check = not_worse(fit_calls.CASES["letter"].leeway)
     check(runs(accuracy=0.896, auc=0.896, logloss=0.509))
     with pytest.raises(AssertionError, match=r"accuracy 0\.89000 is lower than the peer's 0\.90000 by"):
         check(runs(accuracy=0.89, logloss=0.5))
