@@ -46,7 +46,8 @@ def test_units_of_work_are_trees_or_calls(kind: str, monkeypatch: pytest.MonkeyP
         def predict(self, x: object) -> None:
             called.append(2)
 
-    def train(params: object, data: object, n: int) -> Model:
+    def train(params: object, data: object, n: int, *, evals: object = ()) -> Model:
+        assert not evals
         called.extend([3] * n)
         return Model()
 

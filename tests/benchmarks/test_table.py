@@ -88,7 +88,7 @@ def test_whole_fits(case: str, rows: Rows) -> None:
 
 
 def test_cases_of_whole_fits() -> None:
-    assert REAL == ("covtype_20k", "letter", "poker_100k", "adult")
+    assert REAL == ("covtype_20k", "letter", "adult", "poker_100k")
     asked = {name: (case.asked, case.n_rows, case.evaluated_rows, case.trees) for name, case in CASES.items()}
     assert asked["host_5m"] == (6, 5_000_000, 0, 100)
     assert asked["host_2m"] == (5, 2_000_000, 500_000, 200)
