@@ -27,6 +27,8 @@ HEARTBEAT_S = 0.25
 """An engine shows signs of life so often, and a working one learns within so long that it was cancelled."""
 LOOK_S = 1.0
 """Whoever waits looks so often at who still lives."""
+BOARD_LOOK_S = 1e-4
+"""An engine looks so often whether the others of its host see its messages, once in a fit."""
 FIRST_LOOK_S = 0.2
 """The first look comes after so long where nobody in particular is waited for: most calls are answered before."""
 

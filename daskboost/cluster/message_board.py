@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from daskboost.cluster.common_memory import Room, names_of
+from daskboost.cluster.limits import BOARD_LOOK_S
 from daskboost.dtypes import Int64
 
 LINE = 16
@@ -30,8 +31,6 @@ YES, NO = 1, 2
 """What `SEES` says, 0 until that is known."""
 MESSAGE_WORDS = 512
 """int64 words of the longest message and its length: 4 KiB."""
-LOOK_S = 1e-4
-"""Seconds between two looks at what others see, which happens once in a fit."""
 
 
 class MessageBoard:
@@ -100,6 +99,6 @@ class MessageBoard:
         self._rooms = [room.view(np.int64) for room in rooms]
         while not all(room[SEES] for room in self._rooms):
             check()
-            time.sleep(LOOK_S)
+            time.sleep(BOARD_LOOK_S)
         self._addresses = np.array([host_address(room) for room in self._rooms], np.int64)
         return all(room[SEES] == YES for room in self._rooms)

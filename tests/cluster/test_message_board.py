@@ -155,7 +155,7 @@ def test_boards_of_two_fits_do_not_meet(directory: Path) -> None:
 def test_who_waits_for_an_engine_that_leaves_is_told(
     when: str, joined: list[ChannelPeers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_board, "LOOK_S", 1e-3)
+    monkeypatch.setattr(message_board, "BOARD_LOOK_S", 1e-3)
     if when == "in a meeting":
         at_once(lambda rank: joined[rank].share(rank))
 

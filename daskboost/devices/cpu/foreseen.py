@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numba import typeof
 
 from daskboost.devices.cpu.arithmetic import add_to_limbs
-from daskboost.devices.cpu.compilers import Order
+from daskboost.devices.cpu.compilers import Order, Part
 from daskboost.devices.cpu.histogram import DenseBins
 from daskboost.devices.cpu.partition import TreeArrays, walk_dense
 from daskboost.devices.cpu.sketch import pack_places, unpack_places
 from daskboost.devices.cpu.team import _start, serve
 
-_typeof: Any = typeof  # it has no types
 
-
-def _order(kernel: Any, *arguments: object) -> Order:
-    return Order(kernel, tuple(_typeof(argument) for argument in arguments))
+def _order(kernel: object, *arguments: object) -> Order:
+    return Order(cast(Part, kernel), tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
 
 
 def foreseen() -> list[Order]:

@@ -8,8 +8,6 @@ it compares a hundred thousand times for a tree: here quickly.
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_machinery import PassManager
@@ -28,8 +26,8 @@ class _QuickFlags(Flags):
 class KernelCompiler(Compiler):
     """Numba's compiler, of functions that are kept as machine code."""
 
-    def __init__(self, typing_context: Any, target_context: Any, library: Any, args: Any, returned: Any, flags: Flags,
-                 variables: Any) -> None:  # fmt: skip
+    def __init__(self, typing_context: object, target_context: object, library: object, args: object, returned: object,
+                 flags: Flags, variables: object) -> None:  # fmt: skip
         super().__init__(  # type: ignore[no-untyped-call]
             typing_context, target_context, library, args, returned, _QuickFlags(flags), variables  # type: ignore[no-untyped-call]
         )
@@ -50,7 +48,7 @@ class _LinkedLibrary(JITCodeLibrary):
     """The code of a function that has no address."""
 
     @property
-    def codegen(self) -> Any:
+    def codegen(self) -> _LinkedLibrary:
         return self  # numba asks it for `set_env` alone
 
     def set_env(self, name: str, environment: object) -> None:
