@@ -37,9 +37,8 @@ from daskboost.engine.tree_room import RoomRows, TreeRoom, addresses
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.spec import FitSpec
-from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules, draws_by_node
-from daskboost.tree.device_trees import leaf_limit
+from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.device_trees import allowed_features, has_own_features, leaf_limit
 from daskboost.tree.growing_tree import finished_tree, least_gain, walk_arrays
 from daskboost.tree.table import LEAF, TreeTable
 
@@ -80,22 +79,27 @@ class CompiledGrower:
         self._stored: list[tuple[Array, Array]] = []
         """Gradients of each chunk, whose addresses `_g` and `_h` have."""
         self._parts, threads = empty_parts(), engine.device.threads
+        self._n_processes = threads.count
         params = spec.params
         n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
         n_rooms = trees_at_once(
             len(spec.recipe.tree_outputs), threads.count, peers.n_peers, n_rows, n_open * spec.layout.n_slots
         )
         self._own_threads = [Threads(max(1, threads.count // n_rooms)) for _ in range(n_rooms if n_rooms > 1 else 0)]
+        self._asks = has_own_features(params)
         rules = Rules(
-            spec.search_rules.regular, POLICIES[spec.params.grow_policy], spec.params.depth_limit,
-            spec.params.max_leaves, threads.count, small, _asks_features(spec.params),
+            spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
+            threads.count, small, self._asks,
         )  # fmt: skip
         self._rooms = [
-            TreeRoom(rows, spec.layout, rules, leaf_limit(spec.params), each, self._parts, peers)
+            TreeRoom(rows, spec.layout, rules, leaf_limit(params), each, self._parts, peers)
             for each in self._own_threads or [threads]
         ]
         self._together = SideBySide(threads, n_rooms) if n_rooms > 1 else None
-        self._same_features = None if _draws_features(spec.params) else self._allowed(self._features(0, 0))
+        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
+        draws = self._asks or min(shares) < 1
+        self._same_features = None if draws else self._allowed(self._features(0, 0))
+        """What all trees may use; None where that differs."""
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins."""
@@ -116,7 +120,7 @@ class CompiledGrower:
         for room, output, rounding in zip(rooms, outputs, roundings, strict=True):
             self._begin(room, rows.iteration, output, rounding, learning_rate)
         if not self._parts.any():
-            find_parts(rooms[0].state)
+            find_parts(rooms[0].state, self._n_processes)
         growing = rooms
         while growing:
             if len(growing) == 1 or self._together is None:
@@ -140,20 +144,16 @@ class CompiledGrower:
             n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
             unit_h=unit_h, least_gain=least_gain(spec.params, rounding.noise_gain),
             learning_rate=float(learning_rate), allowed=allowed,
-        ), features if _asks_features(spec.params) else None)  # fmt: skip
+        ), features if self._asks else None)  # fmt: skip
 
     def _features(self, iteration: int, output: int) -> FeatureRules:
         spec = self._spec
         return FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, output)
 
     def _allowed(self, features: FeatureRules) -> UInt8:
-        """Return the features of each level of a tree; uint8, shape (levels, features), one level where all have the
-        same, or where each node is asked for."""
-        params = self._spec.params
-        if _asks_features(params):
-            return features.of_tree[None, :]
-        same = params.colsample_bylevel == 1 and params.colsample_bynode == 1
-        return np.stack([features.of_level(depth) for depth in range(1 if same else params.depth_limit)])
+        """Return the features of each level of a tree, see `Tree.allowed`; where each node is asked for, those that it
+        draws from, until the room has a place for those of nodes."""
+        return features.of_tree[None] if self._asks else allowed_features(features, self._spec.params)
 
     def _tables(self, rooms: Sequence[TreeRoom], roundings: Sequence[Rounding]) -> list[TreeTable]:
         """Return the finished trees, made as one of all nodes and taken apart."""
@@ -180,18 +180,6 @@ class CompiledGrower:
         """End the threads that trees side by side have of their own."""
         for threads in self._own_threads:
             threads.close()
-
-
-def _draws_features(params: TrainParams) -> bool:
-    """Whether features differ from tree to tree."""
-    shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
-    return min(shares) < 1 or _asks_features(params)
-
-
-def _asks_features(params: TrainParams) -> bool:
-    """Whether nodes of a level may use different features, so that each asks for its own."""
-    by_level = params.colsample_bylevel < 1 and params.grow_policy == "lossguide"  # whose levels have no end
-    return by_level or draws_by_node(params) or params.interaction_constraints is not None
 
 
 def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:

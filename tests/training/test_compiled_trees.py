@@ -13,6 +13,7 @@ from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.devices.budget.cpu_memory import trees_at_once
+from daskboost.devices.cpu.grow import find_parts
 from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.engine.tree_room import TreeRoom
@@ -127,20 +128,26 @@ def test_trees_side_by_side_are_those_of_the_host(
     """Also where each is begun again for want of room, at another time than its neighbours."""
     x, y = _rows(5_000, 6)
     y = np.digitize(y, np.linspace(-2, 2, 8)).astype(np.float32)
-    grown: list[int] = []
+    grown, processes = list[int](), list[int]()
 
     def noted(*given: int) -> int:
         grown.append(trees_at_once(*given))
         return grown[-1]
 
+    def noted_parts(state: Any, n_processes: int) -> None:
+        processes.append(n_processes)
+        find_parts(state, n_processes)
+
     with QuantizedDataset.from_dask(x, y) as data, monkeypatch.context() as patches:
         patches.setattr(compiled_grower, "trees_at_once", noted)
+        patches.setattr(compiled_grower, "find_parts", noted_parts)
         if least_room:
             patches.setattr(tree_room, "FIRST_NODES", 3)
             patches.setattr(tree_room, "FIRST_PLACES", 1)
         params = {"objective": "multi:softprob", "num_class": 9, "n_jobs": n_jobs, **CASES[case]}
         ours, theirs = _both(data, params, patches, n_rounds=2)
     assert grown == [min(9, 4 * n_jobs)]
+    assert processes == [n_jobs]  # which compile: all threads, and not those of one tree
     assert ours.to_bytes() == theirs.to_bytes()
     assert not [each for each in threading.enumerate() if each.name == "daskboost-team"]
 

@@ -1447,8 +1447,9 @@ def empty_parts() -> Int64:
     return np.zeros(len(PARTS), np.int64)
 
 
-def find_parts(state: Growing) -> None:
-    """Write the addresses of the parts that trees of this kind need into `state.parts`."""
+def find_parts(state: Growing, n_processes: int) -> None:
+    """Write the addresses of the parts that trees of this kind need into `state.parts`; up to `n_processes` processes
+    compile them, as many as the fit may use threads, of which trees side by side have few each."""
     levels = state.rules.policy == SYMMETRIC
     needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH}
     needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
@@ -1456,7 +1457,7 @@ def find_parts(state: Growing) -> None:
     needed |= {PLAN_TELLING, TELL, SAY, MEET, HEAR} if len(state.meeting.told) > 1 else set()
     needed |= {COUNT, WALK} if state.tree.draw.below < 2**32 else set()
     places = sorted(needed)
-    state.parts[places] = addresses_of([PARTS[i] for i in places], state, state.rules.n_threads)
+    state.parts[places] = addresses_of([PARTS[i] for i in places], state, n_processes)
 
 
 def grow(state: Growing) -> None:
