@@ -80,11 +80,10 @@ def test_rooms_of_one_process_are_its_arrays() -> None:
     assert all(own[k] is rooms[k][k] for own in rooms for k in range(N))
 
 
-@pytest.mark.parametrize("trouble", ["no such place", "no memory", "too large", "other hosts"])
-def test_there_are_rooms_for_all_or_for_none(
-    trouble: str, peers: list[ChannelPeers], directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_bytes, culprit = 4_096, threading.local()
+def make_trouble(trouble: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> threading.local:
+    """Give rooms trouble, where they cannot be made or opened by those threads for which `is_one` is set in what is
+    returned; or by all, where there is no such place."""
+    culprit = threading.local()
     allocate, open_room = os.posix_fallocate, os.open
 
     def refuse(*given: Any) -> None:
@@ -101,10 +100,21 @@ def test_there_are_rooms_for_all_or_for_none(
         monkeypatch.setattr(common_memory, "DIRECTORY", directory / "nowhere")
     elif trouble == "no memory":
         monkeypatch.setattr(os, "posix_fallocate", refuse)
-    elif trouble == "other hosts":
-        monkeypatch.setattr(os, "open", lose)
     else:
+        assert trouble == "other hosts"
+        monkeypatch.setattr(os, "open", lose)
+    return culprit
+
+
+@pytest.mark.parametrize("trouble", ["no such place", "no memory", "too large", "other hosts"])
+def test_there_are_rooms_for_all_or_for_none(
+    trouble: str, peers: list[ChannelPeers], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_bytes, culprit = 4_096, threading.local()
+    if trouble == "too large":
         monkeypatch.setattr(common_memory, "MOST_BYTES", n_bytes - 1)
+    else:
+        culprit = make_trouble(trouble, directory, monkeypatch)
 
     def ask(rank: int) -> Any:
         culprit.is_one = rank == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.test_common_memory import N, at_once, directory, peers
+from cluster.test_common_memory import N, at_once, directory, make_trouble, peers
 
-from daskboost.cluster import common_memory, dask_fit, message_board
+from daskboost.cluster import dask_fit, message_board
 from daskboost.cluster.channel import unpack, unpack_all
 from daskboost.cluster.message_board import MESSAGE_WORDS, MessageBoard
 from daskboost.cluster.session import ChannelPeers, packed
@@ -107,25 +105,7 @@ def test_messages_like_ones_own_are_unpacked_alike(kind: str, place: int) -> Non
 def test_a_board_serves_all_or_none(
     trouble: str, peers: list[ChannelPeers], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    culprit = threading.local()
-    allocate, open_room = os.posix_fallocate, os.open
-
-    def refuse(*given: Any) -> None:
-        if culprit.is_one:
-            raise OSError(errno.ENOSPC, "the test says so")
-        allocate(*given)
-
-    def lose(path: Any, flags: int, *mode: int) -> Any:
-        if culprit.is_one and not flags & os.O_CREAT:
-            raise FileNotFoundError(path)
-        return open_room(path, flags, *mode)
-
-    if trouble == "no such place":
-        monkeypatch.setattr(common_memory, "DIRECTORY", directory / "nowhere")
-    elif trouble == "no memory":
-        monkeypatch.setattr(os, "posix_fallocate", refuse)
-    else:
-        monkeypatch.setattr(os, "open", lose)
+    culprit = make_trouble(trouble, directory, monkeypatch)
 
     def make(rank: int) -> MessageBoard:
         culprit.is_one = rank == 1
