@@ -1,48 +1,63 @@
-"""Trees that grow on a CPU in one compiled call each (`devices/cpu/grow.py`), over rows that stay in memory.
+"""Rounds that grow on a CPU in compiled calls (`devices/cpu/rounds.py`), over rows that stay in memory.
 
 `fit/host_grower.py` grows the same trees and serves all fits; this grower is for those whose recipe and rows allow it
 (`why_not_compiled`). Several engines grow them in step, and tell each other what they need (`Meeting`). The trees of a
-round that has several grow side by side, where each is too little work for all threads (`TreeRoom`).
+round that has several grow side by side, where each is too little work for all threads (`TreeRoom`). A call grows as
+many rounds as are asked for, unless gradients are an objective's array expressions, or metrics are of training rows,
+whose margins have all trees that have grown.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
 
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.devices.budget.plan import open_histograms
+from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
+    FIRST,
+    GROWING,
+    LOGGED,
     LOSSGUIDE,
+    N_ROUND_COUNTS,
+    ROUND,
     SYMMETRIC,
+    WANTED,
     Chunks,
+    Rounds,
     Rules,
-    Tree,
     empty_parts,
     find_parts,
-    grow,
 )
-from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.side_by_side import SideBySide
+from daskboost.devices.cpu.rounds import RoundsCall
 from daskboost.devices.cpu.team import rows_of_task
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import CpuView, WalkArrays
+from daskboost.devices.cpu.views import CpuView
 from daskboost.devices.row_order import PairLayout, RowOrder
-from daskboost.dtypes import Array, Float64, UInt8
+from daskboost.devices.sampling import draws_below
+from daskboost.dtypes import UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
-from daskboost.engine.tree_room import RoomRows, TreeRoom, addresses
+from daskboost.engine.row_gradients import ExpressionGradients
+from daskboost.engine.tree_log import TreeLog
+from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
+from daskboost.errors import DataError
+from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows
+from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, has_own_features, leaf_limit
-from daskboost.tree.growing_tree import finished_tree, least_gain, walk_arrays
-from daskboost.tree.table import LEAF, TreeTable
+from daskboost.tree.growing_tree import walk_arrays
+from daskboost.tree.table import TreeTable
 
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
+ALLOWED_BYTES = 2**20
+"""Memory for the features that the trees of a call may use."""
 
 
 def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
@@ -61,120 +76,159 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
 
 
 class CompiledGrower:
-    """Grows the trees of rounds over all rows of an engine, together with its peers."""
+    """Grows the trees of rounds over all rows of an engine, together with its peers.
 
-    def __init__(self, engine: Engine, spec: FitSpec, peers: Peers) -> None:
+    Parameters
+    ----------
+    engine : Engine
+    spec : FitSpec
+    peers : Peers
+    total_weight : float or None
+        That of all rows, where data are small.
+    n_wanted : Callable
+        Returns how many rounds are asked for by now, from the next on: they grow in one call, if nothing is to be done
+        between them.
+    """
+
+    def __init__(self, engine: Engine, spec: FitSpec, peers: Peers, total_weight: float | None,
+                 n_wanted: Callable[[], int]) -> None:  # fmt: skip
         trees = engine.trees
         assert isinstance(trees, TreesOnAllRows)
-        self._peers, self._spec, self._sets, self._gradients = peers, spec, engine.sets, trees.gradients
+        self._spec, self._sets, self._gradients, self._n_wanted = spec, engine.sets, trees.gradients, n_wanted
+        params, small, threads = spec.params, spec.recipe.small_data, engine.device.threads
+        self._grown, self._first = deque[tuple[TreeTable, ...]](), 0
+        self._failure: DataError | None = None
+        self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog()
+        self._asks = has_own_features(params)
+        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
+        self._draws = not self._asks and min(shares) < 1
+        self._rounds = self._empty_rounds(small, total_weight)
         views: list[CpuView] = [view for _, view in engine.sets.train.views()]
-        small, n_chunks = spec.recipe.small_data, len(views)
         chunks = _chunks(views, engine)
         n_rows = int(chunks.begins[-1])
-        rows = RoomRows(chunks, peers.share(n_rows), PairLayout(1, small))
-        self._weights = [group.weight for group in engine.sets.train.groups] if small else []  # kept in memory
-        self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
-        self._margin = addresses(engine.sets.train.margins)
-        self._g, self._h = np.zeros(n_chunks, np.int64), np.zeros(n_chunks, np.int64)
-        self._stored: list[tuple[Array, Array]] = []
-        """Gradients of each chunk, whose addresses `_g` and `_h` have."""
-        self._parts, threads = empty_parts(), engine.device.threads
-        self._n_processes = threads.count
-        params = spec.params
+        rules = Rules(
+            spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
+            threads.count, small, self._asks,
+        )  # fmt: skip
+        plan = RoomPlan(
+            RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules, leaf_limit(params),
+            self._rounds, self._features, self._parts, peers,
+        )  # fmt: skip
         n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
         n_rooms = trees_at_once(
             len(spec.recipe.tree_outputs), threads.count, peers.n_peers, n_rows, n_open * spec.layout.n_slots
         )
         self._own_threads = [Threads(max(1, threads.count // n_rooms)) for _ in range(n_rooms if n_rooms > 1 else 0)]
-        self._asks = has_own_features(params)
-        rules = Rules(
-            spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
-            threads.count, small, self._asks,
-        )  # fmt: skip
-        self._rooms = [
-            TreeRoom(rows, spec.layout, rules, leaf_limit(params), each, self._parts, peers)
-            for each in self._own_threads or [threads]
-        ]
-        self._together = SideBySide(threads, n_rooms) if n_rooms > 1 else None
-        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
-        draws = self._asks or min(shares) < 1
-        self._same_features = None if draws else self._allowed(self._features(0, 0))
-        """What all trees may use; None where that differs."""
+        self._rooms = [TreeRoom(plan, each) for each in self._own_threads or [threads]]
+        source = self._gradients.source
+        assert isinstance(source, ExpressionGradients)
+        filling = source.filling()
+        self._call = RoundsCall(threads, self._rounds, filling, n_rooms)
+        self._fills, self._most = filling is None, 1 if filling is None or engine.sets.evaluates_training else None
+        """Whether gradients are filled here; how many rounds a call may grow, None for any number."""
+
+    def _empty_rounds(self, small: bool, total_weight: float | None) -> Rounds:
+        """Return what trees have in common, none of which is wanted yet."""
+        spec, train, source = self._spec, self._sets.train, self._gradients.source
+        n_chunks, n_outputs, rules = len(train.margins), spec.objective.n_outputs, spec.search_rules
+        self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
+        """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
+        self._weights = [group.weight for group in train.groups] if small else []
+        return by_reference(Rounds(
+            g=addresses([g for g, _ in self._kept]), h=addresses([h for _, h in self._kept]),
+            weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
+            margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
+            rule=scale_rule(
+                total_weight, rules.reg_lambda, rules.max_delta_step, largest_searched=spec.largest_searched
+            ),
+            gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
+            keys=np.zeros((0, 2), np.uint64), learning_rates=np.zeros(0), allowed=self._allowed(1),
+            log=self._log.record, counts=np.zeros(N_ROUND_COUNTS, np.int64),
+        ))  # fmt: skip
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
-        """Return what gives the finished trees of a round, which are in all margins."""
-        stored = [self._gradients.source.gradients(index) for index in range(len(self._g))]
-        if not self._stored or any(g is not kept for (g, _), (kept, _) in zip(stored, self._stored, strict=True)):
-            self._stored = stored
-            self._g[:], self._h[:] = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
-        outputs = iter([output for (output,) in self._spec.recipe.tree_outputs])
-        trees: list[TreeTable] = []
-        while some := list(islice(outputs, len(self._rooms))):
-            trees += self._grow_trees(rows, some, learning_rate)
-        return lambda: tuple(trees)
+        """Return what gives the finished trees of a round, which are in the margins of evaluation sets; margins of
+        training rows may have those of rounds ahead."""
+        if not self._grown:
+            self._grow_rounds(rows.iteration)
+        trees = self._grown.popleft()
+        self._sets.add_to_evals([(walk_arrays(tree), output) for output, tree in enumerate(trees)])
+        return lambda: trees
 
-    def _grow_trees(self, rows: RoundRows, outputs: Sequence[int], learning_rate: float) -> list[TreeTable]:
-        """Grow the trees of as many outputs as there are rooms."""
-        roundings = rows.scales.searched(outputs)
-        rooms = self._rooms[: len(outputs)]
-        for room, output, rounding in zip(rooms, outputs, roundings, strict=True):
-            self._begin(room, rows.iteration, output, rounding, learning_rate)
-        if not self._parts.any():
-            find_parts(rooms[0].state, self._n_processes)
-        growing = rooms
-        while growing:
-            if len(growing) == 1 or self._together is None:
-                grow(growing[0].state)
-            else:
-                self._together.grow([room.state for room in growing])
-            growing = [room for room in growing if room.goes_on()]
-        tables = self._tables(rooms, roundings)
-        self._sets.add_to_evals([(walk_arrays(table), output) for table, output in zip(tables, outputs, strict=True)])
-        return tables
+    def _grow_rounds(self, iteration: int) -> None:
+        """Grow as many rounds as are wanted, or fewer if the log has no room for more, or one of them fails: the next
+        call tells then."""
+        if self._failure is not None:
+            raise self._failure
+        self._begin(iteration)
+        rounds, rooms = self._rounds, self._rooms
+        counts, n_outputs = rounds.counts, rounds.n_outputs
+        while True:
+            if not self._parts.any():
+                find_parts(rooms[0].state, self._n_processes)
+            self._call.grow([room.state for room in rooms])
+            growing = rooms[: counts[GROWING]]
+            if counts[FIRST] < 0 or any(room.is_refused for room in growing):
+                break
+            for room in growing:
+                room.mend()
+            self._make_room_in_log()
+        if counts[FIRST] >= 0:
+            self._failure = self._refusal(iteration + int(counts[ROUND]))
+        n = int(counts[ROUND])
+        if n == 0 and self._failure is not None:
+            raise self._failure
+        trees = self._log.tables(self._spec.cuts, n * n_outputs)
+        self._grown.extend(tuple(trees[k * n_outputs : (k + 1) * n_outputs]) for k in range(n))
 
-    def _begin(self, room: TreeRoom, iteration: int, output: int, rounding: Rounding, learning_rate: float) -> None:
-        spec, allowed = self._spec, self._same_features
-        features = self._features(iteration, output) if allowed is None else None
-        if features is not None:
-            allowed = self._allowed(features)
-        assert allowed is not None
-        unit_g, unit_h = rounding.units
-        room.begin(Tree(
-            g=self._g, h=self._h, weight=self._weight, margin=self._margin, output=output,
-            n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
-            unit_h=unit_h, least_gain=least_gain(spec.params, rounding.noise_gain),
-            learning_rate=float(learning_rate), allowed=allowed,
-        ), features if self._asks else None)  # fmt: skip
+    def _begin(self, iteration: int) -> None:
+        """Have as many rounds begin as are wanted, from this one on."""
+        spec, rounds, seed = self._spec, self._rounds, self._spec.params.random_state
+        self._first = iteration
+        rates = spec.learning_rates[iteration - spec.first_iteration :]
+        n = min(len(rates), self._most or max(1, self._n_wanted()))
+        if self._draws:
+            n = max(1, min(n, ALLOWED_BYTES // self._allowed(1).nbytes))
+        keys = [tree_keys(seed, iteration + k, output) for k in range(n) for output in range(rounds.n_outputs)]
+        change(rounds, keys=np.array(keys, np.uint64), learning_rates=np.array(rates[:n], np.float64))
+        if self._draws:
+            change(rounds, allowed=self._allowed(n))
+        rounds.counts[:] = 0
+        rounds.counts[FIRST], rounds.counts[WANTED] = -1, n
+        self._make_room_in_log()
+        if self._fills:
+            found = self._gradients.start_round(m.StartRound())
+            rounds.largest[0], rounds.largest[1] = found.largest_g, found.largest_h
 
-    def _features(self, iteration: int, output: int) -> FeatureRules:
+    def _make_room_in_log(self) -> None:
+        """Have room for what the round may yet grow, which is all that must fit."""
+        counts, n_outputs = self._rounds.counts, self._rounds.n_outputs
+        left = n_outputs - max(0, int(counts[FIRST]))
+        capacity = max(len(room.nodes.left) for room in self._rooms)
+        n_trees = int(counts[WANTED]) * n_outputs
+        self._log.make_room(int(counts[LOGGED]) + left * capacity, n_trees, int(counts[LOGGED]))
+
+    def _refusal(self, iteration: int) -> DataError:
+        """Return why a round has no trees."""
+        for largest_g, largest_h in self._rounds.largest.T.tolist():
+            try:
+                check_range(self._spec.objective.name, iteration, largest_g, largest_h)
+            except DataError as error:
+                return error
+        raise AssertionError("a range is refused only where it is not finite")
+
+    def _features(self, tree: int) -> FeatureRules:
+        """Return what the nodes of a tree may use, by its number in the call."""
         spec = self._spec
-        return FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, output)
+        after, output = divmod(tree, spec.objective.n_outputs)
+        return FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, self._first + after, output)
 
-    def _allowed(self, features: FeatureRules) -> UInt8:
-        """Return the features of each level of a tree, see `Tree.allowed`; where each node is asked for, those that it
-        draws from, until the room has a place for those of nodes."""
-        return features.of_tree[None] if self._asks else allowed_features(features, self._spec.params)
-
-    def _tables(self, rooms: Sequence[TreeRoom], roundings: Sequence[Rounding]) -> list[TreeTable]:
-        """Return the finished trees, made as one of all nodes and taken apart."""
-        sizes = [room.size for room in rooms]
-        nodes = [(room.nodes, size) for room, size in zip(rooms, sizes, strict=True)]
-        left = np.concatenate([each.left[:size] for each, size in nodes])
-        feature = np.concatenate([each.feature[:size] for each, size in nodes])
-        split_bin = np.concatenate([each.split_bin[:size] for each, size in nodes])
-        default_left = np.concatenate([each.default_left[:size] for each, size in nodes])
-        value = np.concatenate([each.value[:size] for each, size in nodes])
-        gain = np.concatenate([each.gain[:size] for each, size in nodes])
-        hessian: Float64 = np.concatenate([
-            each.sums[:size, 1] * np.float64(rounding.units[1])
-            for (each, size), rounding in zip(nodes, roundings, strict=True)
-        ])  # fmt: skip
-        right = left + (left != LEAF).astype(np.int32)
-        walked = WalkArrays(left, right, feature, split_bin, default_left != 0, value)
-        table = finished_tree(self._spec.cuts, walked, gain, hessian)
-        if len(rooms) == 1:
-            return [table]
-        return [table.part(begin, end) for begin, end in pairwise(np.cumsum([0, *sizes]).tolist())]
+    def _allowed(self, n_rounds: int) -> UInt8:
+        """Return the features of each level of the trees of rounds, see `Rounds.allowed`."""
+        n_trees = n_rounds * self._spec.objective.n_outputs if self._draws else 1
+        if self._asks:
+            return np.zeros((1, 1, 1), np.uint8)
+        return np.stack([allowed_features(self._features(tree), self._spec.params) for tree in range(n_trees)])
 
     def close(self) -> None:
         """End the threads that trees side by side have of their own."""

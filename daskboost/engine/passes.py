@@ -55,6 +55,8 @@ class RowSets:
         self.evals: list[ShardMargins] = []
         """Margins of rows that are evaluated, but for those that are kept for training rows anyway."""
         self.evaluators: list[Evaluator] = []
+        self.evaluates_training = False
+        """Whether metrics are of margins that trees grow on."""
         # Where trees grow on a sample, margins of training rows wait for the next pass: they lag behind.
         current = () if on_sample else (self.train,)
         for metrics, shard, n_resident in zip(setup.metrics, evals, resident[1:], strict=True):
@@ -65,6 +67,7 @@ class RowSets:
             elif kept is None:
                 kept = margins(shard, ViewRoom(0, n_resident, device.stream_bytes), EVALUATION)
                 self.evals.append(kept)
+            self.evaluates_training |= kept is self.train
             self.evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         self.resident_evals = [each for each in self.evals if each.is_resident]
         self.streamed_evals = [each for each in self.evals if not each.is_resident]

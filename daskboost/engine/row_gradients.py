@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daskboost.devices.cpu.losses import GradientLoops as CompiledLoops
+from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.devices.protocols import Device, GradientLoops, RowGradients
@@ -81,32 +83,44 @@ class ExpressionGradients:
             self._stored = []
 
     def find_range(self, index: int) -> None:
-        loops = self._loops
-        self._tops += self._by_ranges(index, self._range_gradients) if loops is None else [self._fill_by(loops, index)]
+        loops = self.loops
+        self._tops += (
+            self._by_ranges(index, self._range_gradients) if loops is None else [loops.fill(*self.filled(index))]
+        )
 
     def compute(self, index: int) -> None:
-        if self._loops is None:
+        if self.loops is None:
             self._by_ranges(index, self._fill)
         else:
-            self._fill_by(self._loops, index)
+            self.loops.fill(*self.filled(index))
 
     @cached_property
-    def _loops(self) -> GradientLoops | None:
+    def loops(self) -> GradientLoops | None:
         """Loops of the device that fill gradients of the loss; None where array expressions do, or rows bring them."""
         loss = None if self._is_given else kernel_of(self._setup.objective)
         return None if loss is None else self._device.gradient_loops(loss)
 
-    def _fill_by(self, loops: GradientLoops, index: int) -> Float64:
-        """Fill a chunk's gradients by loops of the device; the largest |g| and h."""
+    def filled(self, index: int) -> tuple[Array, Array, Array | None, Array, Array]:
+        """Return what loops of the device fill of a chunk, as `GradientLoops.fill` takes it."""
         rows = self._rows
-        g, h = self.gradients(index)
-        return loops.fill(rows.labels[index], rows.train.margins[index], self._multiplier(rows.weights[index]), g, h)
+        return (
+            rows.labels[index], rows.train.margins[index], self._multiplier(rows.weights[index]),
+            *self.gradients(index),
+        )  # fmt: skip
 
     def _multiplier(self, weight: Array | None) -> Array | None:
         """Return what multiplies gradients; rows of small data without weight must not widen the range."""
         if weight is None or not self._setup.recipe.small_data:
             return weight
         return is_positive(weight).astype(np.float32)
+
+    def filling(self) -> Filling | None:
+        """Return what fills gradients in compiled code; None where array expressions do."""
+        loops = self.loops
+        if not isinstance(loops, CompiledLoops):
+            return None
+        margins = self._rows.train.margins
+        return Filling(loops, [loops.job(*self.filled(index)) for index in range(len(margins))], margins)
 
     def recall(self, index: int) -> None:
         if not self._keep:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import shared_tasks
-from daskboost.devices.cpu.by_reference import by_reference, change
+from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.grow import (
     ASKS,
     AT,
@@ -23,22 +23,26 @@ from daskboost.devices.cpu.grow import (
     FULL_TOLD,
     FULL_WORDS,
     HAS_BUILT,
+    HAS_RANGE,
     HAS_SUMS,
     IS_TOLD,
     LOSSGUIDE,
     MEETS,
     N_COUNTS,
+    N_NUMBERS,
     OPENED,
-    SIZE,
+    REFUSED,
     STAGE,
     STARTS,
     STATUS,
+    TREE,
     WAITING,
     Chunks,
     Growing,
     Meeting,
     Nodes,
     Pool,
+    Rounds,
     Rules,
     Step,
     Tree,
@@ -86,36 +90,42 @@ class RoomRows:
         return by_reference(self.chunks._replace(rows=order, spare=spare))
 
 
+@dataclass(frozen=True)
+class RoomPlan:
+    """What all rooms of a fit have in common."""
+
+    rows: RoomRows
+    layout: SlotLayout
+    rules: Rules
+    """Those of all trees; how many threads share the work is each room's own."""
+    leaves: int
+    """Most leaves of a tree; 0 for any number."""
+    rounds: Rounds
+    """What trees have in common; `by_reference`."""
+    features: Callable[[int], FeatureRules]
+    """Returns what nodes may use, of a tree by its number among those of a call; asked with `Rules.asks`."""
+    parts: Int64
+    """Addresses of compiled parts."""
+    peers: Peers
+    """The engines that grow the tree together."""
+
+
 class TreeRoom:
-    """What a tree grows with: rows in the order of its nodes, the nodes, histograms, and threads that share the work.
+    """What a tree grows with: rows in the order of its nodes, the nodes, histograms, threads that share the work."""
 
-    Parameters
-    ----------
-    rows : RoomRows
-    layout : SlotLayout
-    rules : Rules
-        Those of all trees; how many threads share the work is the room's own.
-    leaves : int
-        Most leaves of a tree; 0 for any number.
-    threads : Threads
-    parts : int64 array
-        Addresses of compiled parts, which rooms may share.
-    peers : Peers
-        The engines that grow the tree together.
-    """
-
-    def __init__(self, rows: RoomRows, layout: SlotLayout, rules: Rules, leaves: int, threads: Threads, parts: Int64,
-                 peers: Peers) -> None:  # fmt: skip
-        self._rows, self._layout, self._threads, self._parts, self._peers = rows, layout, threads, parts, peers
-        self._chunks, self._rules = rows.in_order(), by_reference(rules._replace(n_threads=threads.count))
+    def __init__(self, plan: RoomPlan, threads: Threads) -> None:
+        rows, leaves = plan.rows, plan.leaves or FIRST_PLACES
+        self._plan, self._rows, self._layout, self._peers, self._threads = plan, rows, plan.layout, plan.peers, threads
+        self._chunks, self._rules = rows.in_order(), by_reference(plan.rules._replace(n_threads=threads.count))
+        self._counts = np.zeros(N_COUNTS, np.int64)
         self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks)
-        leaves = leaves or FIRST_PLACES
-        self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), layout.n_slots)
+        self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), self._layout.n_slots)
         self._step = self._empty_step()
         self._told_units = min(FIRST_TOLD, self._first_told(leaves))
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
-        self._tree: Tree | None = None
-        self._state: Growing | None = None
+        self._numbers, self._keys = np.zeros(N_NUMBERS), np.zeros(2, np.uint64)
+        self.state = self._new_state()
+        """What the tree grows with."""
 
     def _first_pairs(self, leaves: int) -> int:
         """Histograms of pairs: nodes of more rows than words can hold, and their siblings."""
@@ -144,7 +154,7 @@ class TreeRoom:
             small=np.empty(capacity, np.int32),
             partials=np.empty((tasks if large else 0, form * layout.n_slots), np.int64),
             results=_empty_splits(2 * (capacity + 3 * n + 1)), drawn=np.empty((n_ranges, 5), np.int64),
-            scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=np.zeros(N_COUNTS, np.int64),
+            scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
             defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
@@ -154,7 +164,7 @@ class TreeRoom:
         """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
         shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
-        begin = FOUND + FOUND_WORDS * (capacity + 1)
+        begin = FOUND + FOUND_WORDS * (capacity + 1) + 2 * self._plan.rounds.n_outputs
         n_words = begin + capacity + self._told_units * layout.n_slots if n > 1 else 0
         rooms = peers.common_memory(8 * n_words) if n > 1 else None
         self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
@@ -165,74 +175,50 @@ class TreeRoom:
             told=np.zeros(n, np.int64),
         ))  # fmt: skip
 
-    def begin(self, tree: Tree, features: FeatureRules | None) -> Growing:
-        """Begin a tree, of whose nodes `features` tells what they may use if that differs; what it grows with."""
-        self._features = features
-        if self._tree is None:
-            self._tree = by_reference(tree)
-        else:
-            change(
-                self._tree, output=tree.output, quanta=tree.quanta, draw=tree.draw, unit_g=tree.unit_g,
-                unit_h=tree.unit_h, least_gain=tree.least_gain, learning_rate=tree.learning_rate,
-            )  # fmt: skip
-            if tree.allowed is not self._tree.allowed:
-                change(self._tree, allowed=tree.allowed)
-        return self._begun()
-
-    def _begun(self) -> Growing:
-        """Begin the tree, or begin it again."""
-        assert self._tree is not None
-        if self._features is not None:
-            change(self._tree, allowed=np.empty((len(self.nodes.left), self._features.n_features), np.uint8))
-        if self._state is None:
-            self._state = by_reference(Growing(
-                self._threads.team, self._parts, self._chunks, by_reference(self.nodes), self._pool, self._step,
-                self._rules, self._tree, self._meeting,
-            ))  # fmt: skip
-        self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
-        return self._state
+    def _new_state(self) -> Growing:
+        """Return what the tree grows with."""
+        shape = (len(self.nodes.left), len(self._layout.n_bins)) if self._rules.asks else (0, 0)
+        tree = by_reference(Tree(self._numbers, self._keys, np.empty(shape, np.uint8)))
+        return by_reference(Growing(
+            self._threads.team, self._plan.parts, self._chunks, by_reference(self.nodes), self._pool, self._step,
+            self._rules, self._plan.rounds, tree, self._meeting,
+        ))  # fmt: skip
 
     @property
-    def state(self) -> Growing:
-        """What the tree grows with."""
-        assert self._state is not None
-        return self._state
+    def is_refused(self) -> bool:
+        """Whether the gradients of the tree are not finite."""
+        return bool(self._counts[STATUS] == REFUSED)
 
-    @property
-    def size(self) -> int:
-        """Nodes of the finished tree."""
-        return int(self._step.counts[SIZE])
-
-    def goes_on(self) -> bool:
-        """Whether the tree is to be grown further, once it has what its growing was left for."""
-        status = self._step.counts[STATUS]
+    def mend(self) -> None:
+        """Bring what the tree was left for, if it was, so that it can be grown further."""
+        status = self._counts[STATUS]
         if status == MEETS:
             self._meet()
         elif status == ASKS:
             self._allow()
         elif status != DONE:
             self._make_room(status)
-            self._begun()
-        return bool(status != DONE)
+            self._counts[STAGE], self._counts[IS_TOLD] = STARTS, 0
 
     def _meet(self) -> None:
         """Tell the other engines what they are to know, and learn the same from them; or wait for them, if they tell it
         in memory in common."""
-        meeting, counts, peers = self._meeting, self._step.counts, self._peers
+        meeting, counts, peers = self._meeting, self._counts, self._peers
         if self._rooms:
             peers.check()
             return
         if counts[STAGE] == HAS_BUILT:
             self._told = peers.exchange([self._told_to(engine) for engine in range(peers.n_peers)])
         else:
-            n_words = 3 if counts[STAGE] == HAS_SUMS else FOUND_WORDS * counts[OPENED]
+            fixed = {HAS_RANGE: 2 * self._plan.rounds.n_outputs, HAS_SUMS: 3}
+            n_words = fixed.get(int(counts[STAGE]), FOUND_WORDS * counts[OPENED])
             self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0
 
     def _told_to(self, engine: int) -> Int64:
         """Return what an engine is told of the nodes that were built: their rows, and the slots that it searches."""
-        meeting, n, n_slots = self._meeting, self._step.counts[CHOSEN], self._layout.n_slots
+        meeting, n, n_slots = self._meeting, self._counts[CHOSEN], self._layout.n_slots
         low, high = self._layout.offsets[meeting.shares[engine : engine + 2]].tolist()
         rows, histograms = np.split(meeting.room[meeting.begin :], [n])
         units = pairwise(meeting.units[: n + 1].tolist())
@@ -242,11 +228,10 @@ class TreeRoom:
 
     def _allow(self) -> None:
         """Write which features the nodes may use that are opened."""
-        assert self._features is not None and self._tree is not None
-        counts, features = self._step.counts, self._features
+        counts, features = self._counts, self._plan.features(int(self._counts[TREE]))
         ids = self._step.opened[counts[WAITING] : counts[WAITING] + counts[OPENED]].tolist()
         paths = [self._path(node) for node in ids] if features.by_path else []
-        self._tree.allowed[ids] = features.allowed(ids, self.nodes.depth[ids].tolist(), paths)
+        self.state.tree.asked[ids] = features.allowed(ids, self.nodes.depth[ids].tolist(), paths)
 
     def _path(self, node: int) -> frozenset[int]:
         """Return the features on a node's path from the root."""
@@ -268,7 +253,7 @@ class TreeRoom:
             n_words, n_pairs = n_words << (status == FULL_WORDS), n_pairs << (status == FULL_PAIRS)
             self._pool = _empty_pool(n_words, n_pairs, self._layout.n_slots)
         self._meeting = self._empty_meeting()
-        self._state = None
+        self.state = self._new_state()
 
 
 def addresses(arrays: Sequence[Array]) -> Int64:

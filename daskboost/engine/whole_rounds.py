@@ -25,7 +25,6 @@ from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
 from daskboost.fit.peers import Peers
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
-from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
 from daskboost.metrics.own_metric import CustomMetric
 
@@ -67,6 +66,8 @@ class WholeRounds:
         self._failure: Exception | None = None
         self._ahead: list[GrownRound] = []
         """Rounds that have been grown before they were asked for."""
+        self._n_wanted = 0
+        """Rounds that are to grow now."""
         self._is_asked = False
         self._peers = peers
         self.grows_alone = engine.device.without_host and peers.n_peers == 1
@@ -88,7 +89,7 @@ class WholeRounds:
         elif reason:
             self._rounds = rounds_of(spec, outbox, threads)
         else:
-            self._rounds = _compiled_rounds(engine, spec, outbox, peers)
+            self._rounds = _compiled_rounds(engine, spec, outbox, peers, lambda: self._n_wanted)
         if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
 
@@ -132,7 +133,8 @@ class WholeRounds:
         grown: list[GrownRound] = []
         if self._failure is None:
             try:
-                grown.extend(islice(self._rounds, max(n, 0)))
+                for self._n_wanted in range(n, 0, -1):
+                    grown.extend(islice(self._rounds, 1))
             except Exception as error:
                 self._fail(error)
         return grown
@@ -158,12 +160,12 @@ def _why_not_in_step(spec: FitSpec, reason: str) -> str:
     return reason or ("reduction='coordinator' asks for it" if spec.params.reduction == "coordinator" else "")
 
 
-def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers) -> Iterator[GrownRound]:
-    """Give the rounds of a fit whose trees grow on a CPU, in one call each, from the first that is asked for on."""
-    sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
-    evaluation = evaluation_of(spec, Outbox(Alone(engine)))
-    with closing(CompiledGrower(engine, spec, peers)) as grower:
-        yield from grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation))
+def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers, n_wanted: Callable[[], int]
+                     ) -> Iterator[GrownRound]:  # fmt: skip
+    """Give the rounds of a fit whose trees grow on a CPU, in compiled calls, from the first that is asked for on."""
+    total_weight, evaluation = weight_of_small_data(outbox, spec), evaluation_of(spec, Outbox(Alone(engine)))
+    with closing(CompiledGrower(engine, spec, peers, total_weight, n_wanted)) as grower:
+        yield from grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
 
 
 def _device_grower(engine: Engine, spec: FitSpec, outbox: Outbox) -> DeviceGrower:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.scales import least_gain
 from daskboost.dtypes import Int64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Outbox
@@ -33,7 +34,7 @@ from daskboost.fit.samplers import CertifiedSample, RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.certify import Draft, Verdict, depth_rows
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growing_tree import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
+from daskboost.tree.growing_tree import GrowingTree, grow_nodes, make_policy, walk_arrays
 from daskboost.tree.split_search import OpenNodes
 from daskboost.tree.table import TreeTable
 
@@ -92,7 +93,7 @@ class SampleGrower:
             spec.params, spec.rules, spec.cuts, tree.features, sums[0], units, spec.params.depth_limit - 1
         )
         forest.plant(draft.nodes["depth"][draft.targets], sums)
-        least = least_gain(spec.params, rounding.noise_gain / spec.recipe.share)
+        least = least_gain(spec.params.gamma, rounding.noise_gain / spec.recipe.share)
         grow_nodes(self._reduction.search, forest, make_policy(spec.params, least), range(len(sums)))
         self._reduction.end_tree()
         draft.graft(forest)
@@ -144,7 +145,7 @@ class PassCertifier:
         draft = tree.draft
         found = self._reduction.search(None, self._open(tree, draft.fresh, first_node))
         self._reduction.end_tree()
-        draft.least_gain = least_gain(self._spec.params, tree.rounding.noise_gain)
+        draft.least_gain = least_gain(self._spec.params.gamma, tree.rounding.noise_gain)
         draft.set_best(found, tree.rounding.units)
         tree.verdict = draft.judge(self._spec.params.certify_tolerance)
         if len(tree.verdict.replaced):

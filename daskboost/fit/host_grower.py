@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from daskboost.devices.cpu.scales import least_gain
 from daskboost.fit import messages as m
 from daskboost.fit.leaves import LeafFitter, units_of
 from daskboost.fit.messages import Outbox
@@ -15,7 +16,7 @@ from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growing_tree import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
+from daskboost.tree.growing_tree import GrowingTree, grow_nodes, make_policy, walk_arrays
 from daskboost.tree.table import TreeTable
 
 
@@ -52,7 +53,7 @@ class HostGrower:
         features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, rows.iteration, outputs[0])
         root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
         tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, units_of(start.roundings))
-        least = least_gain(spec.params, sum(rounding.noise_gain for rounding in start.roundings))
+        least = least_gain(spec.params.gamma, sum(rounding.noise_gain for rounding in start.roundings))
         pending = grow_nodes(self._reduction.search, tree, make_policy(spec.params, least), [0])
         self._reduction.end_tree()
         table, pending = self._leaves.finished(tree, pending, outputs, rows.scales, learning_rate)

@@ -16,7 +16,7 @@ import numpy as np
 
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.rows.rounding import ScaleRule
+from daskboost.devices.cpu.scales import ScaleRule, scale, scales_by
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
@@ -28,12 +28,6 @@ QUANTUM_LIMIT = 2**15 - 1
 SUM_LIMIT = 2**31 - 1 - SMALL_ROWS
 """Largest sum of all of small data's gradients or hessians but for rounding, which adds half a quantum per row, and
 half a quantum per unit of weight (see `quantize_gradients`)."""
-NOISE_QUANTA = 8.0
-"""The best of thousands of splits of n rows whose gradients differ by rounding alone gains up to about 6 squared quanta
-over h: n / 4 of them are the sum's variance, and the largest of so many chi-squared numbers is about 23."""
-NOISE_SHARE = 2.0**-20
-"""Gains of n rows of the largest gradient are off by up to n / 2**50 of its square over h, in float64: less than this
-for all small data, whose quanta may be finer."""
 
 
 def is_small(n_rows: int) -> bool:
@@ -86,20 +80,12 @@ class Scales:
         rule = scale_rule(
             self.total_weight, self.reg_lambda, self.max_delta_step, largest_searched=largest_searched
         )  # fmt: skip
-        scale_g, largest_h = scale(rule.bound * g, rule.limit), rule.largest_searched or h
+        scale_g, scale_h, noise = scales_by(rule, g, h)
         round_key, sample_key = tree_keys(self.seed, self.iteration, column)
         return Rounding(
-            scale_g=scale_g,
-            scale_h=scale(rule.bound * largest_h, rule.limit),
-            round_key=round_key,
-            sample_key=sample_key,
-            sample_below=draws_below(self.subsample),
-            scale_w=rule.scale_w,
-            noise_gain=noise_gain(
-                1 / (scale_g * rule.scale_w), g / rule.scale_w, largest_h / rule.scale_w + rule.reg_lambda,
-                rule.max_delta_step,
-            ),
-        )
+            scale_g=scale_g, scale_h=scale_h, round_key=round_key, sample_key=sample_key,
+            sample_below=draws_below(self.subsample), scale_w=rule.scale_w, noise_gain=noise,
+        )  # fmt: skip
 
 
 def joined_range(parts: Sequence[m.GradientRange]) -> Float64:
@@ -115,32 +101,6 @@ def scale_rule(total_weight: float | None, reg_lambda: float, max_delta_step: fl
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
     scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
     return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, reg_lambda, max_delta_step, largest_searched)
-
-
-def noise_gain(unit_g: float, largest_g: float, divisor: float, step: float) -> float:
-    """Return the gain of a row whose gradient is `NOISE_QUANTA` quanta, or `NOISE_SHARE` of the largest.
-
-    Gains up to this cannot be told from what rounding gradients to integers, and gains to float64, may add to a node's.
-    It grows with the square of the gradients as gains do, so that trees do not depend on the scale of labels. Where
-    `max_delta_step` limits the row's leaf value it grows linearly, as gains do there.
-
-    Parameters
-    ----------
-    unit_g : float
-        What a quantum of g is worth.
-    largest_g : float
-        Of a row; of small data whose weights are scaled down, of a row of the weight that becomes 1.
-    divisor : float
-        The largest h of such a row, and `reg_lambda`.
-    step : float
-        The largest leaf value, `max_delta_step`; 0 is unlimited.
-    """
-    if largest_g == 0 or divisor == 0:
-        return 0.0
-    noise = max(NOISE_QUANTA * unit_g, NOISE_SHARE * largest_g)
-    if 0 < step < noise / divisor:
-        return 2.0 * noise * step - divisor * step * step
-    return noise * noise / divisor
 
 
 def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
@@ -165,13 +125,3 @@ def check_range(objective_name: str, iteration: int, largest_g: float, largest_h
                 f"objective {objective_name!r} gave a {name} of {top} in iteration {iteration}; check labels and "
                 "weights for extreme values, or lower learning_rate or set max_delta_step"
             )
-
-
-def scale(largest: float, limit: int) -> float:
-    """The largest power of two that keeps `largest` within `limit`; 1 for 0."""
-    if largest == 0:
-        return 1.0
-    exponent = limit.bit_length() - math.frexp(largest)[1]
-    if largest * 2.0**exponent > limit:
-        exponent -= 1
-    return float(2.0 ** min(exponent, 1000))

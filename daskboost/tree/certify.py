@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.growing_tree import GrowingTree
-from daskboost.tree.split_search import SMALLEST_POSITIVE, Candidates, SplitRules, scores_of
+from daskboost.tree.split_search import Candidates, SplitRules, scores_of
 from daskboost.tree.table import LEAF
 
 NODE = np.dtype([

@@ -17,7 +17,7 @@ from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.split_search import SMALLEST_POSITIVE, Candidates, OpenNodes, SplitRules, scores_of
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, scores_of
 from daskboost.tree.table import LEAF, TreeTable
 
 
@@ -240,11 +240,6 @@ class GrowPolicy(Protocol):
                ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
         """Take in the candidates of newly opened nodes; give (node, row of candidates) pairs to split now."""
         ...
-
-
-def least_gain(params: TrainParams, noise_gain: float) -> float:
-    """Return the least gain of a split that is made: it beats `gamma` and noise (see `Rounding.noise_gain`)."""
-    return max(params.gamma, noise_gain, SMALLEST_POSITIVE)
 
 
 class Depthwise:

@@ -16,6 +16,7 @@ from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu import split as kernels
 from daskboost.devices.cpu import split_vectors as vector_kernels
 from daskboost.devices.cpu.histogram import LOW_HALF
+from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
 from daskboost.devices.cpu.split import FeatureSlots, NodeBatch, Regular, SplitTable, Stack
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -95,10 +96,6 @@ class Searched:
                 if self._live[key] == 0:
                     del self._arrays[key], self._live[key]
         self._array_of[ids] = -1
-
-
-SMALLEST_POSITIVE = 2.0**-1074
-"""The smallest positive float64."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from strategies.roundings import make_rounding
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Rounding
+from daskboost.devices.cpu.scales import scale
 from daskboost.dtypes import Float32
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.scales import QUANTUM_LIMIT, SUM_LIMIT, scale
+from daskboost.fit.scales import QUANTUM_LIMIT, SUM_LIMIT
 from daskboost.params import TrainParams
 
 

@@ -14,11 +14,11 @@ from reference import gradients as reference
 from daskboost.data.chunks.packing import n_words
 from daskboost.devices.cpu import quantize as pack
 from daskboost.devices.cpu import split
+from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
 from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.devices.gpu.runtime.kernel_source import parse
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.hashing import draws
-from daskboost.tree.split_search import SMALLEST_POSITIVE
 
 SOURCE = parse("arithmetic", (Path(__file__).parent / "arithmetic.cu").read_text())
 THREADS = 64

@@ -264,8 +264,12 @@ def test_an_engine_in_step_that_fails_ends_the_fit_of_all(
         monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
 
     class Failing(CompiledGrower):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._rank = given[2].rank
+
         def grow(self, rows: Any, learning_rate: float) -> Any:
-            if rows.iteration == 9 and self._peers.rank == culprit:
+            if rows.iteration == 9 and self._rank == culprit:
                 raise MemoryError("the test says so")
             return super().grow(rows, learning_rate)
 

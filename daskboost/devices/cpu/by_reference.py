@@ -103,19 +103,8 @@ def _put(member: Any, words: list[int]) -> int:
     return first
 
 
-def renew(record: T, of: T) -> None:
-    """Have a record hold another tuple, whose members are of the same types; quicker than to make a new one."""
-    assert isinstance(record, Record)
-    words: list[int] = []
-    for each in cast(tuple[object, ...], of):
-        _put(each, words)
-    assert len(words) == len(record._memory)
-    record._of = cast(tuple[object, ...], of)
-    record._memory[:] = words
-
-
 def change(record: tuple[object, ...], **members: object) -> None:
-    """Have some members of a record be others, of the same types; quicker than to renew all."""
+    """Have some members of a record be others, of the same types."""
     assert isinstance(record, Record)
     for name, member in members.items():
         _write(record, record._kind.members[name][1], member)

@@ -34,6 +34,7 @@ from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
+from daskboost.devices.cpu.scales import ScaleRule, least_gain, scales_by, units_of
 from daskboost.devices.cpu.split import (
     BinGains,
     FeatureRange,
@@ -57,21 +58,21 @@ from daskboost.devices.cpu.team import (
     part,
     rows_of_task,
     run,
-    start,
     threads_worth,
 )
 from daskboost.devices.row_order import RowOrder
-from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
+from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8, UInt64
 
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
-DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, ASKS, GROWS = range(8)
+DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, ASKS, REFUSED, GROWS = range(9)
 """What a call ends with: a tree; or nothing, for want of room for nodes, for histograms of words or of pairs, or for
 what engines tell each other; or before it goes on, a meeting with these, or a question which features the nodes may use
-that are opened. `GROWS` is where a tree has more to do."""
-STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(5)
-"""Stages of a tree's steps: none yet; the sums of the root's rows are known, the nodes that are opened, their
-histograms, the best splits of their features."""
+that are opened; or nothing, as gradients are not finite. `GROWS` is where a tree has more to do."""
+FILLED, HAS_RANGE, STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(7)
+"""Stages of a tree's steps. Of the first tree of a round, gradients are computed, then their range is known; of others,
+nothing is yet; of both, the sums of the root's rows are known, the nodes that are opened, their histograms, the best
+splits of their features."""
 FOUND_WORDS = 6
 """int64 words that tell a split: the gains of all are told before the rest, of which only one engine's is read."""
 SUMS, FOUND = LINE, 2 * LINE
@@ -197,13 +198,15 @@ class Step(NamedTuple):
     """`OPENED` and so on."""
 
 
-N_COUNTS = 15
+N_COUNTS = 16
 (
     OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE, IS_TOLD, STATUS, AT,
+    TREE,
 ) = range(N_COUNTS)  # fmt: skip
 """Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
 root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; the stage, whether engines are
-yet to meet at its end, and what the call ends with; where in rooms begins what is told to all."""
+yet to meet at its end, and what the call ends with; where in rooms begins what is told to all; the tree's number among
+those of the call."""
 
 
 class Rules(NamedTuple):
@@ -221,8 +224,23 @@ class Rules(NamedTuple):
     """Whether the caller says which features each node may use, when it is opened."""
 
 
-class Tree(NamedTuple):
-    """What differs from tree to tree; arrays of addresses have shape (chunks,)."""
+class Log(NamedTuple):
+    """Nodes of the trees that a call has grown, one tree after the other; arrays of shape (nodes,)."""
+
+    left: Int32
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+    gain: Float64
+    cover: Float64
+    """Sum of hessians."""
+    value: Float32
+    ends: Int64
+    """One past the last node of each tree, shape (trees,)."""
+
+
+class Rounds(NamedTuple):
+    """What the trees of a call's rounds have in common; arrays of addresses have shape (chunks,)."""
 
     g: Int64
     """Addresses of gradients, float32 of shape (rows, outputs)."""
@@ -231,17 +249,49 @@ class Tree(NamedTuple):
     """Addresses of weights of small data, float32 of shape (rows,)."""
     margin: Int64
     """Addresses of margins, float32 of shape (rows, outputs)."""
-    output: int
     n_outputs: int
-    quanta: Quanta
-    draw: RowDraw
-    unit_g: float
-    unit_h: float
-    least_gain: float
-    learning_rate: float
+    largest: Float64
+    """The largest |g| and h of each output in the round, first of this engine's rows, then of all; shape (2, outputs).
+    """
+    rule: ScaleRule
+    gamma: float
+    """The least gain of a split that is made, if it is more than noise."""
+    below: np.uint64
+    """See `RowDraw.below`."""
+    keys: UInt64
+    """Keys of each tree's rounding and of its draw of rows, shape (trees, 2)."""
+    learning_rates: Float64
+    """That of each round, shape (rounds,)."""
     allowed: UInt8
-    """Features of each level, shape (levels, features), or (1, features) for all levels; of each node that is opened,
-    shape (nodes, features), where the caller is asked."""
+    """Features that each level of each tree may use, shape (trees, levels, features); of all trees, or of all levels,
+    where these are the same, once."""
+    log: Log
+    counts: Int64
+    """`ROUND` and so on."""
+
+
+N_ROUND_COUNTS = 6
+ROUND, WANTED, FIRST, GROWING, LOGGED, ENDED = range(N_ROUND_COUNTS)
+"""Places in `Rounds.counts`: rounds that are over, and that are wanted; the first output whose trees grow now, -1
+before a round begins, and how many grow; nodes and trees in the log."""
+
+
+class Tree(NamedTuple):
+    """What differs from tree to tree."""
+
+    numbers: Float64
+    """`SCALE_G` and so on."""
+    keys: UInt64
+    """Its keys among `Rounds.keys`."""
+    asked: UInt8
+    """Features that each opened node may use, shape (nodes, features), where the caller is asked; otherwise without
+    entries."""
+
+
+N_NUMBERS = 6
+SCALE_G, SCALE_H, UNIT_G, UNIT_H, LEAST_GAIN, LEARNING_RATE = range(N_NUMBERS)
+"""Places in `Tree.numbers`: powers of two that gradients and hessians are multiplied by, what a quantum of each is
+worth, the least gain of a split that is made, what values are multiplied by."""
 
 
 class Meeting(NamedTuple):
@@ -254,9 +304,9 @@ class Meeting(NamedTuple):
     """Which of the engines this one is."""
     room: Int64
     """This engine's room: how many meetings it has come to; from `SUMS` on, told at `HAS_SUMS`, the root's sums of g
-    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; from `begin` on, told at
-    `HAS_BUILT`, rows of the nodes that were built, then their histograms, of which each engine adds up the slots of the
-    features that it searches."""
+    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; before `begin`, told at
+    `HAS_RANGE`, the largest |g| and h of each output; from `begin` on, told at `HAS_BUILT`, rows of the nodes that were
+    built, then their histograms, of which each engine adds up the slots of the features that it searches."""
     begin: int
     most_rows: int
     """Rows of the engine that has the most: if words can count them, it is words that are told."""
@@ -280,6 +330,7 @@ class Growing(NamedTuple):
     pool: Pool
     step: Step
     rules: Rules
+    rounds: Rounds
     tree: Tree
     meeting: Meeting
 
@@ -342,36 +393,67 @@ def _count(state: Growing, thread: int) -> None:
         if r >= len(state.chunks.ranges):
             return
         _, rows = _range_of(state, r)
-        state.step.drawn[r, 0] = count_drawn(state.tree.draw, rows)
+        state.step.drawn[r, 0] = count_drawn(_draw(state), rows)
 
 
 @part
 def _quantize(state: Growing, thread: int) -> None:
     """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
-    chunks, tree, drawn = state.chunks, state.tree, state.step.drawn
-    one = state.step.one
+    chunks, rounds, drawn, one = state.chunks, state.rounds, state.step.drawn, state.step.one
+    numbers, output, n_outputs = state.tree.numbers, _output(state), rounds.n_outputs
+    quanta = Quanta(numbers[SCALE_G], numbers[SCALE_H], rounds.rule.scale_w, state.tree.keys[0])
+    draw = _draw(state)
     while True:
         r = next_task(state.team)
         if r >= len(chunks.ranges):
             return
         chunk, rows = _range_of(state, r)
         begin, end = chunks.begins[chunk], chunks.begins[chunk + 1]
-        n = (end - begin) * tree.n_outputs
+        n = (end - begin) * n_outputs
         gradients = Gradients(
-            array_at(tree.g[chunk], one, n)[tree.output :: tree.n_outputs],
-            array_at(tree.h[chunk], one, n)[tree.output :: tree.n_outputs],
-            weight_at(tree.weight[chunk], end - begin, chunks.rows.pairs),
-        )  # fmt: skip
+            array_at(rounds.g[chunk], one, n)[output::n_outputs],
+            array_at(rounds.h[chunk], one, n)[output::n_outputs],
+            weight_at(rounds.weight[chunk], end - begin, chunks.rows.pairs),
+        )
         into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
-        drawn[r, 1], drawn[r, 2] = take_rows(gradients, tree.quanta, tree.draw, rows, into, drawn[r, 3], drawn[r, 4])
+        drawn[r, 1], drawn[r, 2] = take_rows(gradients, quanta, draw, rows, into, drawn[r, 3], drawn[r, 4])
+
+
+@uncounted()
+def _output(state: Growing) -> int:
+    """Return the output whose gradients grow the tree."""
+    return int(state.step.counts[TREE] % state.rounds.n_outputs)
+
+
+@uncounted()
+def _draw(state: Growing) -> RowDraw:
+    """Return which rows grow the tree."""
+    return RowDraw(state.tree.keys[1], state.rounds.below)
+
+
+@uncounted()
+def _scale(state: Growing) -> bool:
+    """Find by the range of all gradients how the tree's become integers; False where these are not finite."""
+    rounds, tree, output, number = state.rounds, state.tree, _output(state), state.step.counts[TREE]
+    largest_g, largest_h = rounds.largest[0, output], rounds.largest[1, output]
+    if not (np.isfinite(largest_g) and np.isfinite(largest_h)):
+        return False
+    scale_g, scale_h, noise = scales_by(rounds.rule, largest_g, largest_h)
+    unit_g, unit_h = units_of(scale_g, scale_h, rounds.rule.scale_w)
+    tree.numbers[SCALE_G], tree.numbers[SCALE_H] = scale_g, scale_h
+    tree.numbers[UNIT_G], tree.numbers[UNIT_H] = unit_g, unit_h
+    tree.numbers[LEAST_GAIN] = least_gain(rounds.gamma, noise)
+    tree.numbers[LEARNING_RATE] = rounds.learning_rates[number // rounds.n_outputs]
+    tree.keys[0], tree.keys[1] = rounds.keys[number, 0], rounds.keys[number, 1]
+    return True
 
 
 @uncounted()
 def _start(state: Growing) -> None:
     """Put all drawn rows into the root."""
-    chunks, nodes, tree, drawn = state.chunks, state.nodes, state.tree, state.step.drawn
+    chunks, nodes, drawn = state.chunks, state.nodes, state.step.drawn
     ranges, n_rows = chunks.ranges, chunks.begins[-1]
-    draws_all = tree.draw.below >= np.uint64(4294967296)
+    draws_all = state.rounds.below >= np.uint64(4294967296)
     if draws_all:
         for r in range(len(ranges)):
             drawn[r, 0] = ranges[r, 2] - ranges[r, 1]
@@ -413,7 +495,7 @@ def _make_leaf(nodes: Nodes, node: int) -> None:
 def _opens(state: Growing, node: int) -> bool:
     """Whether a node's best split is worth finding, as far as its depth and weight tell."""
     nodes, rules = state.nodes, state.rules
-    heavy = np.float64(nodes.sums[node, 1]) * state.tree.unit_h >= rules.regular.least_h
+    heavy = np.float64(nodes.sums[node, 1]) * state.tree.numbers[UNIT_H] >= rules.regular.least_h
     return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
 
 
@@ -480,7 +562,7 @@ def _keep_best(state: Growing, n_chosen: int, room: int) -> int:
 def _choose(state: Growing) -> int:
     """Choose the nodes that split now, among those that were searched; write them to the front of `chosen`."""
     step, rules, counts = state.step, state.rules, state.step.counts
-    gain, least = state.nodes.found.gain, state.tree.least_gain
+    gain, least = state.nodes.found.gain, state.tree.numbers[LEAST_GAIN]
     n_opened, n_chosen = counts[OPENED], np.int64(0)  # one type, so that what it is given to is compiled once
     if rules.policy == LOSSGUIDE:
         waiting = counts[WAITING]
@@ -531,10 +613,11 @@ def _split(state: Growing, node: int, left: int) -> None:
         for s in range(2):
             of_left = found.left[node, s]
             nodes.sums[child, s] = of_left if side == 0 else nodes.sums[node, s] - of_left
-    lg, lh = nodes.sums[left, 0] * tree.unit_g, nodes.sums[left, 1] * tree.unit_h
-    rg, rh = nodes.sums[left + 1, 0] * tree.unit_g, nodes.sums[left + 1, 1] * tree.unit_h
+    unit_g, unit_h = tree.numbers[UNIT_G], tree.numbers[UNIT_H]
+    lg, lh = nodes.sums[left, 0] * unit_g, nodes.sums[left, 1] * unit_h
+    rg, rh = nodes.sums[left + 1, 0] * unit_g, nodes.sums[left + 1, 1] * unit_h
     left_weight, right_weight = leaf_weight(lg, lh, regular, low, high), leaf_weight(rg, rh, regular, low, high)
-    g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
+    g, h = nodes.sums[node, 0] * unit_g, nodes.sums[node, 1] * unit_h
     nodes.gain[node] = (
         gain_of_weight(lg, lh, left_weight, regular) + gain_of_weight(rg, rh, right_weight, regular)
         - leaf_gain(g, h, regular, low, high)
@@ -794,6 +877,28 @@ def _told_by(state: Growing, engine: int, size: int) -> Int64:
 
 
 @uncounted()
+def _tell_range(state: Growing) -> None:
+    """Write the range of this engine's gradients."""
+    meeting, largest, n = state.meeting, state.rounds.largest, state.rounds.n_outputs
+    state.step.counts[AT] = meeting.begin - 2 * n
+    words = meeting.room[state.step.counts[AT] :].view(np.float64)
+    for output in range(n):
+        words[output], words[n + output] = largest[0, output], largest[1, output]
+
+
+@uncounted()
+def _take_range(state: Growing) -> None:
+    """Find the range of all engines' gradients; NaN wins, as it should."""
+    largest, n = state.rounds.largest, state.rounds.n_outputs
+    for engine in range(len(state.meeting.told)):
+        told = _told_by(state, engine, 2 * n).view(np.float64)
+        for output in range(n):
+            for s in range(2):
+                if not told[n * s + output] <= largest[s, output]:
+                    largest[s, output] = told[n * s + output]
+
+
+@uncounted()
 def _tell_sums(state: Growing) -> None:
     """Write the root's sums; they change places from one meeting to the next, as a tree that stays a leaf comes to no
     other."""
@@ -940,7 +1045,9 @@ def _meet(state: Growing, thread: int) -> None:
 def _say(state: Growing, thread: int) -> None:
     """Write what the other engines are told at a stage; histograms are written where they are built."""
     stage = state.step.counts[STAGE]
-    if stage == HAS_SUMS:
+    if stage == HAS_RANGE:
+        _tell_range(state)
+    elif stage == HAS_SUMS:
         _tell_sums(state)
     elif stage == HAS_FOUND:
         _tell_found(state)
@@ -950,7 +1057,9 @@ def _say(state: Growing, thread: int) -> None:
 def _hear(state: Growing, thread: int) -> None:
     """Join what the engines have told at a stage; histograms and rows are joined where splits are searched."""
     stage = state.step.counts[STAGE]
-    if stage == HAS_SUMS:
+    if stage == HAS_RANGE:
+        _take_range(state)
+    elif stage == HAS_SUMS:
         _take_sums(state)
     elif stage == HAS_FOUND:
         _take_found(state)
@@ -1045,9 +1154,9 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
 
 @uncounted()
 def _totals(state: Growing, node: int) -> NodeTotals:
-    nodes, tree = state.nodes, state.tree
+    nodes, numbers = state.nodes, state.tree.numbers
     return NodeTotals(
-        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), tree.unit_g, tree.unit_h,
+        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), numbers[UNIT_G], numbers[UNIT_H],
         nodes.bounds[node, 0], nodes.bounds[node, 1],
     )  # fmt: skip
 
@@ -1068,8 +1177,12 @@ def _slots(state: Growing) -> FeatureSlots:
 @njit(inline="always")
 def _usable(state: Growing, node: int) -> UInt8:
     """Return which features a node may use; uint8, shape (features,)."""
-    allowed = state.tree.allowed
-    usable: UInt8 = allowed[node if state.rules.asks else state.nodes.depth[node] if len(allowed) > 1 else 0]
+    if state.rules.asks:
+        asked: UInt8 = state.tree.asked[node]
+        return asked
+    allowed = state.rounds.allowed
+    of_tree = allowed[state.step.counts[TREE] if len(allowed) > 1 else 0]
+    usable: UInt8 = of_tree[state.nodes.depth[node] if len(of_tree) > 1 else 0]
     return usable
 
 
@@ -1252,10 +1365,11 @@ def _find(state: Growing, thread: int) -> None:
 @uncounted()
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
-    nodes, tree, regular = state.nodes, state.tree, state.rules.regular
+    nodes, numbers, regular = state.nodes, state.tree.numbers, state.rules.regular
+    unit_g, unit_h, learning_rate = numbers[UNIT_G], numbers[UNIT_H], numbers[LEARNING_RATE]
     for node in range(state.step.counts[SIZE]):
-        g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
-        value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * tree.learning_rate
+        g, h = nodes.sums[node, 0] * unit_g, nodes.sums[node, 1] * unit_h
+        value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * learning_rate
         nodes.value[node] = np.float32(min(max(value, -LARGEST), LARGEST))
         state.step.walked[node], state.step.defaults[node] = nodes.left[node] + 1, nodes.default_left[node] != 0
 
@@ -1314,9 +1428,9 @@ def _walk(state: Growing, thread: int) -> None:
 @njit(inline="always")
 def _margin(state: Growing, chunk: int) -> Float32:
     """Return the margins of a chunk's rows, in the output of the tree."""
-    tree, begins = state.tree, state.chunks.begins
-    margin = array_at(tree.margin[chunk], state.step.one, (begins[chunk + 1] - begins[chunk]) * tree.n_outputs)
-    of_output: Float32 = margin[tree.output :: tree.n_outputs]
+    rounds, begins = state.rounds, state.chunks.begins
+    margin = array_at(rounds.margin[chunk], state.step.one, (begins[chunk + 1] - begins[chunk]) * rounds.n_outputs)
+    of_output: Float32 = margin[_output(state) :: rounds.n_outputs]
     return of_output
 
 
@@ -1339,10 +1453,15 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
 
 @part
 def _begin(state: Growing, thread: int) -> None:
-    """Begin a tree: nothing is taken of the pool, and all rows are in the root."""
+    """Begin a tree: nothing is taken of the pool, and all rows are in the root; the status tells where there is no
+    scale for gradients."""
     pool, counts = state.pool, state.step.counts
+    number = counts[TREE]
     counts[:] = 0
-    counts[STATUS] = GROWS
+    counts[TREE] = number
+    counts[STATUS] = GROWS if _scale(state) else REFUSED
+    if counts[STATUS] == REFUSED:
+        return
     pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
     for i in range(len(pool.words)):
         pool.free_words[i] = i
@@ -1391,7 +1510,15 @@ def _open(state: Growing, thread: int) -> None:
 
 @part
 def _grow(state: Growing, thread: int) -> None:
-    """Go on with a tree until it is done or needs the caller; the status tells which."""
+    """Grow a tree and add it to the margins of all rows, as far as goes without the caller.
+
+    The status (`Step.counts`) tells what comes of it: `DONE`, and `SIZE` nodes are in `nodes` in the order in which
+    they were made; or what there was no room for; or `MEETS` at the end of a stage, where other engines have something
+    to tell: if engines have memory in common, the next call looks again; if not, the caller brings what they tell, and
+    has the next call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the
+    caller writes which features they may use into `Tree.asked`, and calls again. A tree begins where the stage is
+    `FILLED` or `STARTS`.
+    """
     counts, parts = state.step.counts, state.parts
     while True:
         if counts[IS_TOLD]:
@@ -1402,7 +1529,9 @@ def _grow(state: Growing, thread: int) -> None:
         counts[STATUS], stage = GROWS, counts[STAGE]
         if _meets(state):
             run(state.team, 1, parts[HEAR], state)
-        if stage == STARTS:
+        if stage == FILLED:
+            counts[STAGE] = HAS_RANGE
+        elif stage == HAS_RANGE or stage == STARTS:
             run(state.team, 1, parts[BEGIN], state)
             counts[STAGE] = HAS_SUMS
         elif stage == HAS_OPENED:
@@ -1431,13 +1560,29 @@ def _grow(state: Growing, thread: int) -> None:
             counts[IS_TOLD] = 1
 
 
+@part
+def _write_log(state: Growing, thread: int) -> None:
+    """Append the tree to the log, which has room for it."""
+    nodes, rounds, log = state.nodes, state.rounds, state.rounds.log
+    counts, size, unit_h = rounds.counts, state.step.counts[SIZE], state.tree.numbers[UNIT_H]
+    at = counts[LOGGED]
+    for node in range(size):
+        log.left[at + node], log.feature[at + node] = nodes.left[node], nodes.feature[node]
+        log.split_bin[at + node], log.default_left[at + node] = nodes.split_bin[node], nodes.default_left[node]
+        log.gain[at + node], log.value[at + node] = nodes.gain[node], nodes.value[node]
+        log.cover[at + node] = np.float64(nodes.sums[node, 1]) * unit_h
+    counts[LOGGED] += size
+    log.ends[counts[ENDED]] = counts[LOGGED]
+    counts[ENDED] += 1
+
+
 PARTS = (
     _search, _move, _open, _finish, _search_level, _find, _build, _grow, _begin, _quantize, _divide, _walk, _tell,
-    _hear, _collect_level, _say, _meet, _plan_telling, _count,
+    _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log,
 )  # fmt: skip
 (
     SEARCH, MOVE, OPEN, FINISH, SEARCH_LEVEL, FIND, BUILD, GROW, BEGIN, QUANTIZE, DIVIDE, WALK, TELL,
-    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT,
+    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG,
 ) = range(len(PARTS))  # fmt: skip
 """Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
@@ -1451,23 +1596,10 @@ def find_parts(state: Growing, n_processes: int) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`; up to `n_processes` processes
     compile them, as many as the fit may use threads, of which trees side by side have few each."""
     levels = state.rules.policy == SYMMETRIC
-    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH}
+    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH, WRITE_LOG}
     needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
     needed |= {PLAN_TELLING, TELL, SAY, MEET, HEAR} if len(state.meeting.told) > 1 else set()
-    needed |= {COUNT, WALK} if state.tree.draw.below < 2**32 else set()
+    needed |= {COUNT, WALK} if state.rounds.below < 2**32 else set()
     places = sorted(needed)
     state.parts[places] = addresses_of([PARTS[i] for i in places], state, n_processes)
-
-
-def grow(state: Growing) -> None:
-    """Grow a tree and add it to the margins of all rows; `state` is `by_reference`, and has its parts.
-
-    The status (`Step.counts`) tells what comes of it: `DONE`, and `SIZE` nodes are in `nodes` in the order in which
-    they were made; or what there was no room for; or `MEETS` at the end of a stage, where other engines have something
-    to tell: if engines have memory in common, the next call looks again; if not, the caller brings what they tell, and
-    has the next call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the
-    caller writes which features they may use into `Tree.allowed`, and calls again. A tree begins where the stage is
-    `STARTS`.
-    """
-    start(state.team, 1, state.parts[GROW], state)

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.by_reference import by_reference, renew
+from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.team import next_task, part, rows_of_task, start, threads_worth
 from daskboost.devices.losses import DeviceLoss, LossKernel
@@ -170,7 +170,7 @@ class Job(NamedTuple):
     block: int
     """Rows of a task."""
     tops: Int32
-    """The largest bits of |g| and h of each thread, shape (threads, 2, outputs)."""
+    """The largest bits of |g| and h that each thread has come upon, shape (threads, 2, outputs)."""
     scratch: Float32
     """Two arrays of each thread for a loss of several outputs, shape (threads, 2, outputs, CLASS_ROWS)."""
 
@@ -197,7 +197,7 @@ def _fill_rows(
 @part
 def _fill(job: Job, thread: int) -> None:
     """Fill the gradients of blocks of rows."""
-    top_g = top_h = np.int32(0)
+    top_g, top_h = job.tops[thread, 0, 0], job.tops[thread, 1, 0]
     n = len(job.label)
     while True:
         begin = next_task(job.team) * job.block
@@ -252,7 +252,6 @@ def _fill_classes(job: Job, thread: int) -> None:
     """Fill the gradients of all outputs, in blocks of rows."""
     n, n_classes = job.margin.shape
     p, h, tops = job.scratch[thread, 0], job.scratch[thread, 1], job.tops[thread]
-    tops[:] = 0
     while True:
         begin = next_task(job.team) * job.block
         if begin >= n:
@@ -290,35 +289,40 @@ class GradientLoops:
         self._loss = LOSSES[loss.kernel](*(np.float32(value) for value in loss.parameters[0]))
         self._part = _fill_classes if loss.kernel == LossKernel.SOFTMAX else _fill
         self._team, self._n_threads = team, n_threads
+        self.tops = np.zeros((n_threads, 2, 0), np.int32)
+        """The largest bits of |g| and h that each thread has come upon, shape (threads, 2, outputs)."""
         self._address = 0
+        self._last: tuple[Float32 | None, ...] = (None,) * 5
         self._job: Job | None = None
-        self._arrays: tuple[Float32 | None, ...] = (None,) * 5
 
-    def _take(self, label: Float32, weight: Float32, together: bool, *of_outputs: Float32) -> None:
-        """Take the arrays of a chunk."""
-        margin, g, h = (each if together else each[:, 0] for each in of_outputs)
-        block = rows_of_task(len(label), self._n_threads)
-        of = Job(self._team, self._loss, label, margin, weight, g, h, block, self._tops, self._scratch)
-        if self._job is None:
-            self._job = by_reference(of)
-            (self._address,) = addresses_of([self._part], self._job, 1)
-        else:
-            renew(self._job, of)
+    def job(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Job:
+        """Return what the part works on that fills `g` and `h`, shape (rows, outputs) as `margin`; `by_reference`."""
+        together, n_outputs = self._part is _fill_classes, margin.shape[1]
+        if self.tops.shape[2] != n_outputs:
+            self.tops = np.zeros((self._n_threads, 2, n_outputs), np.int32)
+            self._scratch = np.empty((self._n_threads, 2, n_outputs if together else 0, CLASS_ROWS), np.float32)
+        margin, g, h = (each if together else each[:, 0] for each in (margin, g, h))
+        weight, block = label[:0] if weight is None else weight, rows_of_task(len(label), self._n_threads)
+        return by_reference(
+            Job(self._team, self._loss, label, margin, weight, g, h, block, self.tops, self._scratch)
+        )
+
+    def threads_for(self, margin: Float32) -> int:
+        """Return how many threads it is worth to fill the gradients of a chunk."""
+        return threads_worth(self._n_threads, margin.size * _ROW_NS)
+
+    def address(self, job: Job) -> int:
+        """Return the address of the part."""
+        if not self._address:
+            (self._address,) = addresses_of([self._part], job, 1)
+        return self._address
 
     def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
-        """Fill `g` and `h`, shape (rows, outputs) as `margin`. Returns the largest |g| and h; float64, shape
-        (2, outputs)."""
-        n_outputs, together = margin.shape[1], self._part is _fill_classes
-        if self._job is None:
-            self._tops = np.zeros((self._n_threads, 2, n_outputs), np.int32)
-            self._scratch = np.empty((self._n_threads, 2, n_outputs if together else 0, CLASS_ROWS), np.float32)
+        """Fill `g` and `h`. Returns the largest |g| and h; float64, shape (2, outputs)."""
         arrays = (label, margin, weight, g, h)
-        if any(one is not other for one, other in zip(arrays, self._arrays, strict=True)):
-            self._arrays = arrays
-            self._take(label, label[:0] if weight is None else weight, together, margin, g, h)
-        assert self._job is not None
-        self._tops[:] = 0
-        n_threads = threads_worth(self._n_threads, margin.size * _ROW_NS)
-        start(self._team, n_threads, self._address, self._job)
-        found: Float64 = self._tops.max(axis=0).view(np.float32).astype(np.float64)
+        if self._job is None or any(one is not other for one, other in zip(arrays, self._last, strict=True)):
+            self._last, self._job = arrays, self.job(label, margin, weight, g, h)
+        self.tops[:] = 0
+        start(self._team, self.threads_for(margin), self.address(self._job), self._job)
+        found: Float64 = self.tops.max(axis=0).view(np.float32).astype(np.float64)
         return found

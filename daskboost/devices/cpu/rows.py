@@ -29,6 +29,7 @@ from daskboost.devices.cpu.gradients import (
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS, HistogramSums
 from daskboost.devices.cpu.partition import settle
+from daskboost.devices.cpu.scales import units_of
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
 from daskboost.devices.row_order import (
@@ -72,7 +73,8 @@ class Rounding:
     @property
     def units(self) -> tuple[float, float]:
         """What one quantum of g and of h is worth."""
-        return 1 / (self.scale_g * self.scale_w), 1 / (self.scale_h * self.scale_w)
+        units: tuple[float, float] = units_of(self.scale_g, self.scale_h, self.scale_w)
+        return units
 
     @property
     def quanta(self) -> Quanta:

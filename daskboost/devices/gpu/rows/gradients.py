@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from daskboost.devices.cpu.rows import Pieces
-from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding, ScaleRule
+from daskboost.devices.cpu.scales import ScaleRule
+from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.runtime.stretches import BLOCKS_PER_MULTIPROCESSOR, THREADS, stretches
 from daskboost.devices.losses import DeviceLoss, LossKernel, ones_of

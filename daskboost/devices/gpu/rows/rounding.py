@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.scales import ScaleRule
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, overwrite, to_host
 from daskboost.dtypes import Float64, UInt64
 
@@ -20,29 +21,6 @@ SCALES = 8
 """Numbers of `DeviceRounding.scales` per output, as in `kernels/rounding.cuh`."""
 _WORDS = SCALES + 2 + 2
 """Words of an output: scales, keys, sums."""
-
-
-@dataclass(frozen=True)
-class ScaleRule:
-    """What scales keep within what: `scale_rule` of `fit/scales.py` makes it."""
-
-    bound: float
-    """The largest |g| and h are multiplied by this before they must stay within `limit`."""
-    limit: int
-    scale_w: float
-    """Power of two that weights of small data are multiplied by."""
-    reg_lambda: float
-    """Penalty of leaf values, for `noise_gain`."""
-    max_delta_step: float
-    """Largest leaf value, for `noise_gain`; 0 is unlimited."""
-    largest_searched: float = 0.0
-    """Bound of what is quantized in place of hessians; 0 for hessians, whose largest is found."""
-
-    @property
-    def arguments(self) -> tuple[float, float, float, float, float, float]:
-        """The rule as kernels take it."""
-        gain = self.reg_lambda, self.max_delta_step
-        return self.bound, float(self.limit), self.scale_w, *gain, self.largest_searched
 
 
 @dataclass(frozen=True)

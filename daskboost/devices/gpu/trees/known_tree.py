@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from daskboost.devices.cpu.scales import ScaleRule
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.rows.feature_groups import count_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import Columns, Quantizer
-from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRounding, ScaleRule
+from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.views import WALK_BLOCKS, WALK_THREADS, GpuView, find_leaves, small_data, walk_trees
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.row_order import RowSplits

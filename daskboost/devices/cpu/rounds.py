@@ -1,0 +1,223 @@
+"""Rounds in one compiled call: gradients, their range, and the trees of all outputs (`grow.py`), then the next round's.
+
+Nothing returns to Python between two rounds, unless trees need something of it. So a round of small data costs what its
+arithmetic costs, and fits of several threads of a process do not wait for each other. The trees of a round that has
+several do not depend on each other: where one alone has little to share among threads, as many grow side by side as
+there are rooms, each on one thread or a few. Regions of a small tree are over before other threads have come to them;
+whole trees are work enough for a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from daskboost.devices.cpu import njit, uncounted
+from daskboost.devices.cpu.addressed import array_at
+from daskboost.devices.cpu.by_reference import Record, address_of, by_reference
+from daskboost.devices.cpu.compilers import addresses_of
+from daskboost.devices.cpu.grow import (
+    DONE,
+    ENDED,
+    FILLED,
+    FIRST,
+    GROW,
+    GROWING,
+    GROWS,
+    IS_TOLD,
+    LOGGED,
+    N_COUNTS,
+    REFUSED,
+    ROUND,
+    STAGE,
+    STARTS,
+    STATUS,
+    TREE,
+    WANTED,
+    WRITE_LOG,
+    Growing,
+    Rounds,
+)
+from daskboost.devices.cpu.losses import GradientLoops, Job
+from daskboost.devices.cpu.team import TEAM_WORDS, next_task, part, run, run_at, start
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import host_address
+from daskboost.dtypes import Float32, Int32, Int64
+
+
+class Grove(NamedTuple):
+    """Rooms in which the trees of rounds grow, and what fills their gradients."""
+
+    team: Int64
+    """Threads that fill gradients, and that take whole trees where there are several rooms."""
+    n_threads: int
+    rounds: Rounds
+    jobs: Int64
+    """Addresses of jobs of `losses.py`, one for each chunk."""
+    job_threads: Int64
+    """How many threads each of them is worth."""
+    tops: Int32
+    """Bits of the largest |g| and h that each thread has come upon, shape (threads, 2, outputs); of no threads where
+    the caller fills gradients and finds their range before each call."""
+    parts: Int64
+    """Addresses: two parts of this module, that of jobs, two of `grow.py`."""
+    states: Int64
+    """Addresses of what the trees of each room grow with, `Growing`; shape (rooms,)."""
+    teams: Int64
+    """Addresses of the words of each room's team, shape (rooms,)."""
+    counts: Int64
+    """Addresses of each room's `Step.counts`, shape (rooms,)."""
+    capacities: Int64
+    """Nodes that there is room for in each, shape (rooms,)."""
+
+
+GROW_ROUNDS, GROW_EACH, FILL, GROW_TREE, LOG_TREE = range(5)
+"""Places in `Grove.parts`."""
+
+
+@njit(inline="always")
+def _counts_of(grove: Grove, room: int) -> Int64:
+    found: Int64 = array_at(grove.counts[room], grove.states, N_COUNTS)
+    return found
+
+
+@uncounted()
+def _run_in(grove: Grove, room: int, part: int) -> None:
+    """Run a part of a room's tree, which shares its work itself."""
+    run_at(array_at(grove.teams[room], grove.states, TEAM_WORDS), 1, grove.parts[part], grove.states[room])
+
+
+@uncounted()
+def _fill(grove: Grove) -> None:
+    """Fill the gradients of a round, and find their range."""
+    tops, largest = grove.tops, grove.rounds.largest
+    if len(tops) == 0:
+        return
+    tops[:] = 0
+    for chunk in range(len(grove.jobs)):
+        run_at(grove.team, grove.job_threads[chunk], grove.parts[FILL], grove.jobs[chunk])
+    for s in range(2):
+        for output in range(grove.rounds.n_outputs):
+            top = np.int32(0)
+            for thread in range(len(tops)):
+                top = max(top, tops[thread, s, output])
+            largest[s, output] = np.int32(top).view(np.float32)
+
+
+@uncounted()
+def _begin_trees(grove: Grove) -> None:
+    """Have the trees of the next outputs begin, as many as there are rooms."""
+    counts, n_outputs = grove.rounds.counts, grove.rounds.n_outputs
+    counts[GROWING] = min(len(grove.states), n_outputs - counts[FIRST])
+    for room in range(counts[GROWING]):
+        own = _counts_of(grove, room)
+        own[TREE] = counts[ROUND] * n_outputs + counts[FIRST] + room
+        own[STAGE] = FILLED if counts[FIRST] == 0 else STARTS
+        own[STATUS], own[IS_TOLD] = GROWS, 0
+
+
+@part
+def _grow_each(grove: Grove, thread: int) -> None:
+    """Grow whole trees, as far as each gets."""
+    while True:
+        room = next_task(grove.team)
+        if room >= grove.rounds.counts[GROWING]:
+            return
+        if _counts_of(grove, room)[STATUS] != DONE:
+            _run_in(grove, room, GROW_TREE)
+
+
+@uncounted()
+def _go_on(grove: Grove) -> int:
+    """Go on with the trees that have begun; `DONE` where all are, `REFUSED` where one is, or the status of another."""
+    n_growing, status = grove.rounds.counts[GROWING], DONE
+    if len(grove.states) == 1:
+        _run_in(grove, 0, GROW_TREE)
+    else:
+        run(grove.team, min(grove.n_threads, n_growing), grove.parts[GROW_EACH], grove)
+    for room in range(n_growing):
+        own = _counts_of(grove, room)[STATUS]
+        if own != DONE and status != REFUSED:
+            status = own
+    return status
+
+
+@uncounted()
+def _may_begin(grove: Grove) -> bool:
+    """Whether another round is wanted, and the log has room for it."""
+    counts, log = grove.rounds.counts, grove.rounds.log
+    most = grove.capacities[0]
+    for room in range(len(grove.capacities)):
+        most = max(most, grove.capacities[room])
+    n_outputs = grove.rounds.n_outputs
+    fits = counts[LOGGED] + n_outputs * most <= len(log.left) and counts[ENDED] + n_outputs <= len(log.ends)
+    return bool(counts[ROUND] < counts[WANTED] and (fits or counts[ROUND] == 0))
+
+
+@part
+def _grow_rounds(grove: Grove, thread: int) -> None:
+    """Grow rounds; the caller is needed where the trees that grow are not all `DONE`."""
+    counts = grove.rounds.counts
+    while True:
+        if counts[FIRST] < 0:
+            if not _may_begin(grove):
+                return
+            _fill(grove)
+            counts[FIRST] = 0
+            _begin_trees(grove)
+        if _go_on(grove) != DONE:
+            return
+        for room in range(counts[GROWING]):
+            _run_in(grove, room, LOG_TREE)
+        counts[FIRST] += counts[GROWING]
+        if counts[FIRST] < grove.rounds.n_outputs:
+            _begin_trees(grove)
+        else:
+            counts[FIRST] = -1
+            counts[ROUND] += 1
+
+
+class Filling(NamedTuple):
+    """What fills the gradients of an engine's rows in compiled code."""
+
+    loops: GradientLoops
+    jobs: Sequence[Job]
+    """Of each chunk."""
+    margins: Sequence[Float32]
+
+
+class RoundsCall:
+    """Grows rounds over an engine's rows; parameters are those of `Grove`. `filling` is None where the caller fills
+    gradients."""
+
+    def __init__(self, threads: Threads, rounds: Rounds, filling: Filling | None, n_rooms: int) -> None:
+        self._filling, self._parts = filling, np.zeros(5, np.int64)
+        self._states, self._teams, self._counts, self._capacities = np.zeros((4, n_rooms), np.int64)
+        jobs, tops, of_jobs = [], np.zeros((int(filling is not None), 2, rounds.n_outputs), np.int32), []
+        if filling is not None and filling.jobs:
+            jobs, tops = [_address(job) for job in filling.jobs], filling.loops.tops
+            of_jobs = [filling.loops.threads_for(margin) for margin in filling.margins]
+            self._parts[FILL] = filling.loops.address(filling.jobs[0])
+        self._threads, self._grove = threads, by_reference(Grove(
+            threads.team, threads.count, rounds, np.array(jobs, np.int64), np.array(of_jobs, np.int64), tops,
+            self._parts, self._states, self._teams, self._counts, self._capacities,
+        ))  # fmt: skip
+
+    def grow(self, states: Sequence[Growing]) -> None:
+        """Go on with rounds; `states` are those of all rooms, which have their parts."""
+        for room, state in enumerate(states):
+            self._states[room], self._teams[room] = _address(state), host_address(state.team)
+            self._counts[room], self._capacities[room] = host_address(state.step.counts), len(state.nodes.left)
+        if not self._parts[GROW_ROUNDS]:
+            own = [_grow_rounds, _grow_each][: len(states)]
+            self._parts[: len(own)] = addresses_of(own, self._grove, 1)
+            self._parts[GROW_TREE], self._parts[LOG_TREE] = states[0].parts[[GROW, WRITE_LOG]]
+        start(self._threads.team, 1, self._parts[GROW_ROUNDS], self._grove)
+
+
+def _address(of: tuple[object, ...]) -> int:
+    """Return where a tuple lies that is `by_reference`."""
+    assert isinstance(of, Record)
+    return address_of(of)
