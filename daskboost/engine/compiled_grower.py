@@ -48,7 +48,7 @@ from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows
-from daskboost.fit.scales import check_range, scale_rule, tree_keys
+from daskboost.fit.scales import check_range, keys_of_trees, scale_rule
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, has_own_features, leaf_limit
@@ -189,8 +189,8 @@ class CompiledGrower:
         n = min(len(rates), self._most or max(1, self._n_wanted()))
         if self._draws:
             n = max(1, min(n, ALLOWED_BYTES // self._allowed(1).nbytes))
-        keys = [tree_keys(seed, iteration + k, output) for k in range(n) for output in range(rounds.n_outputs)]
-        change(rounds, keys=np.array(keys, np.uint64), learning_rates=np.array(rates[:n], np.float64))
+        keys = keys_of_trees(seed, range(iteration, iteration + n), rounds.n_outputs)
+        change(rounds, keys=keys, learning_rates=np.array(rates[:n], np.float64))
         if self._draws:
             change(rounds, allowed=self._allowed(n))
         rounds.counts[:] = 0

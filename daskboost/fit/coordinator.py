@@ -96,6 +96,8 @@ logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 0.1
 """Work that an engine with whole rounds is given at a time: it answers nothing else meanwhile."""
+MORE_ROUNDS = 8
+"""How many times as many rounds as before are asked for at the most: what a few took tells what many will."""
 
 
 def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -> Progress:
@@ -155,7 +157,8 @@ def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
         replies = outbox.ask(m.GrowRounds(min(n, n_rounds)))
         seconds = time.monotonic() - start
         n_grown = min(len(reply.rounds) for reply in replies)  # of one that failed, those before
-        for parts in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True):
-            yield replace(parts[0], metrics=tuple(chain.from_iterable(part.metrics for part in parts)))
+        for own, *others in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True):
+            metrics = (own.metrics, *(part.metrics for part in others))
+            yield replace(own, metrics=tuple(chain.from_iterable(metrics))) if others else own
         n_rounds -= n_grown
-        n = max(1, min(2 * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
+        n = max(1, min(MORE_ROUNDS * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))

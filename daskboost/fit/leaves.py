@@ -78,9 +78,9 @@ class MarginBounds:
         DataError
             Some row's margin could exceed float32 from this tree on.
         """
-        values, into = np.abs(tree.values[tree.is_leaf]).max(axis=0), tree.outputs(output)
+        values, into = np.abs(tree.value[tree.is_leaf]).max(axis=0), tree.outputs(output)
         self._largest[into] += values
-        if not (self._largest[into] < FLOAT32_MAX).all():  # values beyond it are clipped to it
+        if not self._largest[into].max() < FLOAT32_MAX:  # values beyond it are clipped to it
             raise DataError(
                 f"objective {self._objective_name!r} gave leaf values up to {float(np.max(values)):g} in iteration "
                 f"{iteration}, with which margins exceed float32; check labels, weights and the objective's gradients "

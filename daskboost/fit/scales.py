@@ -18,13 +18,15 @@ from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.scales import ScaleRule, scale, scales_by
 from daskboost.devices.sampling import draws_below
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Float64, UInt64
 from daskboost.errors import DataError
 from daskboost.fit import messages as m
-from daskboost.hashing import Purpose, key
+from daskboost.hashing import Purpose, key, keys
 
 QUANTUM_LIMIT = 2**15 - 1
 """Largest quantized gradient or hessian of a row of large data."""
+PURPOSES = Purpose.ROUNDING, Purpose.ROW_SAMPLE
+"""What the two keys of a tree are for."""
 SUM_LIMIT = 2**31 - 1 - SMALL_ROWS
 """Largest sum of all of small data's gradients or hessians but for rounding, which adds half a quantum per row, and
 half a quantum per unit of weight (see `quantize_gradients`)."""
@@ -105,10 +107,15 @@ def scale_rule(total_weight: float | None, reg_lambda: float, max_delta_step: fl
 
 def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
     """Return the hash keys of one tree: of its rounding and of its sample of rows."""
-    return (
-        int(key(seed, Purpose.ROUNDING, iteration, output)),
-        int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
-    )
+    rounding, sample = (int(key(seed, purpose, iteration, output)) for purpose in PURPOSES)
+    return rounding, sample
+
+
+def keys_of_trees(seed: int, iterations: Sequence[int], n_outputs: int) -> UInt64:
+    """Return the same of all trees of rounds, one of each output; uint64, shape (trees, 2)."""
+    of_round = np.repeat(np.array(iterations, np.uint64), n_outputs)
+    output = np.tile(np.arange(n_outputs, dtype=np.uint64), len(iterations))
+    return np.stack([keys(seed, purpose, of_round, output) for purpose in PURPOSES], axis=1)
 
 
 def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:

@@ -13,10 +13,12 @@ from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.devices.budget.cpu_memory import trees_at_once
-from daskboost.devices.cpu.grow import find_parts
+from daskboost.devices.cpu.grow import ROUND, find_parts
 from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.engine.tree_room import TreeRoom
+from daskboost.errors import DataError
+from daskboost.fit import coordinator
 from daskboost.local.links import LocalPeers
 from daskboost.training.plan_fit import plan
 
@@ -328,6 +330,95 @@ def test_trees_that_need_more_room_are_begun_again(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(tree_room, "FIRST_PLACES", 1)
         found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
     assert found.to_bytes() == wanted.to_bytes()
+
+class Calls:
+    """Counts the compiled calls of fits, and the rounds that each has grown."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._rounds: list[int] = []
+        noted = self._rounds
+
+        class Counted(CompiledGrower):
+            def _grow_rounds(self, iteration: int) -> None:
+                super()._grow_rounds(iteration)
+                noted.append(int(self._rounds.counts[ROUND]))
+
+        monkeypatch.setattr(whole_rounds, "CompiledGrower", Counted)
+
+    def take(self) -> list[int]:
+        """Return the rounds of each call since the last time."""
+        found, self._rounds[:] = self._rounds[:], []
+        return found
+
+
+LITTLE_ROOM = {"tree_log.LEAST_NODES": 150, "tree_room.FIRST_NODES": 3, "compiled_grower.ALLOWED_BYTES": 64}
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+@pytest.mark.parametrize("room", ["much room", "little room"])
+@pytest.mark.parametrize("case", [
+    "plain", "samples", "best first", "interactions", "drawn by node", "classes", "evaluated",
+])  # fmt: skip
+def test_rounds_of_a_call_are_those_of_many_calls(
+    case: str, room: str, engines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With little room, calls end early for want of a place for their trees, or of memory for drawn features."""
+    x, y = _rows(5_000, 4)
+    params: Params = {"device": "cpu", "n_jobs": 2, "max_depth": 4, **CASES.get(case, {})}
+    if case == "classes":
+        params |= {"objective": "multi:softprob", "num_class": 3}
+        y = np.digitize(y, [-0.7, 0.7]).astype(np.float32)
+    for name, size in LITTLE_ROOM.items() if room == "little room" else ():
+        monkeypatch.setattr(f"daskboost.engine.{name}", size)
+    calls, found, lengths = Calls(monkeypatch), [], []
+    with quantized(Data(x, y, None), engines=engines, partitions=5) as data, quantized(
+        Data(x[::2], y[::2], None), engines=engines, partitions=2, reference=data
+    ) as held:
+        for seconds in (1e9, 0.0):
+            monkeypatch.setattr(coordinator, "ASK_SECONDS", seconds)
+            seen: Params = {}
+            evals = [(held, "held")] if case == "evaluated" else []
+            model = train(params, data, 20, evals=evals, evals_result=seen)
+            found.append((model.to_bytes(), seen))
+            lengths.append(calls.take())
+    assert found[0] == found[1]
+    assert [sum(each) for each in lengths] == [20 * engines, 20 * engines]
+    assert max(lengths[1]) == 1
+    assert max(lengths[0]) == 11 if room == "much room" else 1 <= max(lengths[0]) < 8
+
+
+@pytest.mark.parametrize("reason", ["metrics of training rows", "the objective's expressions"])
+def test_a_call_grows_one_round_where_python_has_to_do_something_between(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = _rows(5_000, 4)
+    calls = Calls(monkeypatch)
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e9)
+    with QuantizedDataset.from_dask(x, y) as data:
+        if reason == "metrics of training rows":
+            train({"device": "cpu"}, data, 20, evals=[(data, "train")])
+        else:
+            train({"device": "cpu", "objective": lambda label, margin: (margin - label, 1 + 0 * margin)}, data, 20)
+    assert calls.take() == [1] * 20
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_a_round_that_fails_tells_of_itself_whatever_the_call(engines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Margins follow most labels, away from a few that no leaf can have to itself, until gradients are infinite."""
+    x, y = _rows(5_000, 4)
+    label, weight = np.where(np.arange(len(y)) % 500, 1e18, -1e18), np.full(len(y), 2e20)
+    data = Data(x, label.astype(np.float32), weight.astype(np.float32))
+    params = {"device": "cpu", "n_jobs": 2, "learning_rate": 0.1, "min_child_weight": 300 * 2e20, "base_score": 0.0}
+    calls, messages, lengths = Calls(monkeypatch), [], []
+    with quantized(data, engines=engines, partitions=5) as shared:
+        for seconds in (1e9, 0.0):
+            monkeypatch.setattr(coordinator, "ASK_SECONDS", seconds)
+            with pytest.raises(DataError, match="gave a gradient of inf in iteration") as caught:
+                train(params, shared, 40)
+            messages.append(str(caught.value))
+            lengths.append(calls.take())
+    assert messages[0] == messages[1]
+    assert len(lengths[0]) < len(lengths[1])
 
 
 def test_fits_side_by_side_are_those_alone() -> None:

@@ -21,8 +21,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol
@@ -52,7 +53,7 @@ help_out()
 ANSWER = b"kept\n"
 
 
-class Part(Protocol):
+class Part(Hashable, Protocol):
     """A function that numba compiles."""
 
     py_func: FunctionType
@@ -102,7 +103,8 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
     return [_address_of(part, signature) for part in parts]
 
 
-def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:
+@cache
+def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:  # asked again by each fit
     if signature not in part.overloads:  # numba takes a tenth of a millisecond to find that out
         part.compile(signature)
     compiled = part.overloads[signature]
