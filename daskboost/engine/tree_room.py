@@ -97,7 +97,7 @@ class RoomPlan:
     rows: RoomRows
     layout: SlotLayout
     rules: Rules
-    """Those of all trees; how many threads share the work is each room's own."""
+    """Rules of all trees; how many threads share the work is each room's own."""
     leaves: int
     """Most leaves of a tree; 0 for any number."""
     rounds: Rounds

@@ -111,11 +111,11 @@ def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
     return rounding, sample
 
 
-def keys_of_trees(seed: int, iterations: Sequence[int], n_outputs: int) -> UInt64:
-    """Return the same of all trees of rounds, one of each output; uint64, shape (trees, 2)."""
-    of_round = np.repeat(np.array(iterations, np.uint64), n_outputs)
-    output = np.tile(np.arange(n_outputs, dtype=np.uint64), len(iterations))
-    return np.stack([keys(seed, purpose, of_round, output) for purpose in PURPOSES], axis=1)
+def keys_of_trees(seed: int, iterations: Sequence[int], of_round: int) -> UInt64:
+    """Return the same of all trees of rounds, `of_round` in each; uint64, shape (trees, 2)."""
+    iteration = np.repeat(np.array(iterations, np.uint64), of_round)
+    output = np.tile(np.arange(of_round, dtype=np.uint64), len(iterations))
+    return np.stack([keys(seed, purpose, iteration, output) for purpose in PURPOSES], axis=1)
 
 
 def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:

@@ -261,7 +261,7 @@ class Rounds(NamedTuple):
     keys: UInt64
     """Keys of each tree's rounding and of its draw of rows, shape (trees, 2)."""
     learning_rates: Float64
-    """That of each round, shape (rounds,)."""
+    """The learning rate of each round, shape (rounds,)."""
     allowed: UInt8
     """Features that each level of each tree may use, shape (trees, levels, features); of all trees, or of all levels,
     where these are the same, once."""

@@ -297,10 +297,10 @@ class GradientLoops:
 
     def job(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Job:
         """Return what the part works on that fills `g` and `h`, shape (rows, outputs) as `margin`; `by_reference`."""
-        together, n_outputs = self._part is _fill_classes, margin.shape[1]
-        if self.tops.shape[2] != n_outputs:
-            self.tops = np.zeros((self._n_threads, 2, n_outputs), np.int32)
-            self._scratch = np.empty((self._n_threads, 2, n_outputs if together else 0, CLASS_ROWS), np.float32)
+        together, n = self._part is _fill_classes, margin.shape[1]
+        if self.tops.shape[2] != n:
+            self.tops = np.zeros((self._n_threads, 2, n), np.int32)
+            self._scratch = np.empty((self._n_threads, 2, n if together else 0, CLASS_ROWS), np.float32)
         margin, g, h = (each if together else each[:, 0] for each in (margin, g, h))
         weight, block = label[:0] if weight is None else weight, rows_of_task(len(label), self._n_threads)
         return by_reference(

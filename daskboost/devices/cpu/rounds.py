@@ -84,6 +84,12 @@ def _counts_of(grove: Grove, room: int) -> Int64:
 
 
 @uncounted()
+def _trees_of_round(grove: Grove) -> int:
+    """Return how many trees a round has: one of each output."""
+    return int(grove.rounds.largest.shape[1])
+
+
+@uncounted()
 def _run_in(grove: Grove, room: int, part: int) -> None:
     """Run a part of a room's tree, which shares its work itself."""
     run_at(array_at(grove.teams[room], grove.states, TEAM_WORDS), 1, grove.parts[part], grove.states[room])
@@ -99,7 +105,7 @@ def _fill(grove: Grove) -> None:
     for chunk in range(len(grove.jobs)):
         run_at(grove.team, grove.job_threads[chunk], grove.parts[FILL], grove.jobs[chunk])
     for s in range(2):
-        for output in range(grove.rounds.n_outputs):
+        for output in range(largest.shape[1]):
             top = np.int32(0)
             for thread in range(len(tops)):
                 top = max(top, tops[thread, s, output])
@@ -109,11 +115,11 @@ def _fill(grove: Grove) -> None:
 @uncounted()
 def _begin_trees(grove: Grove) -> None:
     """Have the trees of the next outputs begin, as many as there are rooms."""
-    counts, n_outputs = grove.rounds.counts, grove.rounds.n_outputs
-    counts[GROWING] = min(len(grove.states), n_outputs - counts[FIRST])
+    counts, n_trees = grove.rounds.counts, _trees_of_round(grove)
+    counts[GROWING] = min(len(grove.states), n_trees - counts[FIRST])
     for room in range(counts[GROWING]):
         own = _counts_of(grove, room)
-        own[TREE] = counts[ROUND] * n_outputs + counts[FIRST] + room
+        own[TREE] = counts[ROUND] * n_trees + counts[FIRST] + room
         own[STAGE] = FILLED if counts[FIRST] == 0 else STARTS
         own[STATUS], own[IS_TOLD] = GROWS, 0
 
@@ -151,8 +157,8 @@ def _may_begin(grove: Grove) -> bool:
     most = grove.capacities[0]
     for room in range(len(grove.capacities)):
         most = max(most, grove.capacities[room])
-    n_outputs = grove.rounds.n_outputs
-    fits = counts[LOGGED] + n_outputs * most <= len(log.left) and counts[ENDED] + n_outputs <= len(log.ends)
+    n_trees = _trees_of_round(grove)
+    fits = counts[LOGGED] + n_trees * most <= len(log.left) and counts[ENDED] + n_trees <= len(log.ends)
     return bool(counts[ROUND] < counts[WANTED] and (fits or counts[ROUND] == 0))
 
 
@@ -172,7 +178,7 @@ def _grow_rounds(grove: Grove, thread: int) -> None:
         for room in range(counts[GROWING]):
             _run_in(grove, room, LOG_TREE)
         counts[FIRST] += counts[GROWING]
-        if counts[FIRST] < grove.rounds.n_outputs:
+        if counts[FIRST] < _trees_of_round(grove):
             _begin_trees(grove)
         else:
             counts[FIRST] = -1
@@ -184,7 +190,7 @@ class Filling(NamedTuple):
 
     loops: GradientLoops
     jobs: Sequence[Job]
-    """Of each chunk."""
+    """What the loops work on, of each chunk."""
     margins: Sequence[Float32]
 
 
@@ -195,7 +201,7 @@ class RoundsCall:
     def __init__(self, threads: Threads, rounds: Rounds, filling: Filling | None, n_rooms: int) -> None:
         self._filling, self._parts = filling, np.zeros(5, np.int64)
         self._states, self._teams, self._counts, self._capacities = np.zeros((4, n_rooms), np.int64)
-        jobs, tops, of_jobs = [], np.zeros((int(filling is not None), 2, rounds.n_outputs), np.int32), []
+        jobs, tops, of_jobs = [], np.zeros((int(filling is not None), *rounds.largest.shape), np.int32), []
         if filling is not None and filling.jobs:
             jobs, tops = [_address(job) for job in filling.jobs], filling.loops.tops
             of_jobs = [filling.loops.threads_for(margin) for margin in filling.margins]

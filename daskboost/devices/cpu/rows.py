@@ -73,8 +73,7 @@ class Rounding:
     @property
     def units(self) -> tuple[float, float]:
         """What one quantum of g and of h is worth."""
-        units: tuple[float, float] = units_of(self.scale_g, self.scale_h, self.scale_w)
-        return units
+        return units_of(self.scale_g, self.scale_h, self.scale_w)
 
     @property
     def quanta(self) -> Quanta:

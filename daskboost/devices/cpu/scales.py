@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeVar
 
 from numba.extending import register_jitable
+
+F = TypeVar("F", bound=Callable[..., object])
 
 NOISE_QUANTA = 8.0
 """The best of thousands of splits of n rows whose gradients differ by rounding alone gains up to about 6 squared quanta
@@ -21,9 +23,9 @@ SMALLEST_POSITIVE = 2.0**-1074
 """The smallest positive float64."""
 
 
-def _jitable(function: Callable[..., Any]) -> Any:
+def _jitable(function: F) -> F:
     """Have a function serve Python and compiled code; in this, nothing is checked before divisions."""
-    return cast(Any, register_jitable)(error_model="numpy")(function)
+    return register_jitable(error_model="numpy")(function)
 
 
 class ScaleRule(NamedTuple):
