@@ -52,7 +52,7 @@ from daskboost.tree.table import TreeTable
 
 
 class RowsOnDevice:
-    """All rows, in every round: the recorded round finds the range of their gradients by itself."""
+    """All rows, in every round: what grows the trees finds the range of their gradients by itself."""
 
     def rows(self, iteration: int) -> RoundRows:
         return RoundRows(iteration)

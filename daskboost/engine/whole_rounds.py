@@ -91,7 +91,7 @@ class WholeRounds:
         else:
             self._rounds = _compiled_rounds(engine, spec, outbox, peers, lambda: self._n_wanted)
         if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
-            logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
+            logger.info("trees grow %s", f"with the host: {reason}" if reason else "in compiled calls")
 
     @property
     def answers(self) -> Answers:

@@ -1,4 +1,4 @@
-"""Trees that grow in one compiled call are those of the coordinator's loop, for all they are made of."""
+"""Trees that grow in compiled calls are those of the coordinator's loop, for all they are made of."""
 
 from __future__ import annotations
 

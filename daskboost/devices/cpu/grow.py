@@ -1,4 +1,4 @@
-"""Whole trees in one compiled call, over rows that stay in memory: quantizing, levels, leaf values and margins.
+"""Whole trees in compiled code, over rows that stay in memory: quantizing, levels, leaf values and margins.
 
 The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
 number of engines and all rules. What is here grows the same trees, node by node. Between two nodes nothing returns to

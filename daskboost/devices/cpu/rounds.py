@@ -29,7 +29,6 @@ from daskboost.devices.cpu.grow import (
     IS_TOLD,
     LOGGED,
     N_COUNTS,
-    REFUSED,
     ROUND,
     STAGE,
     STARTS,
@@ -136,18 +135,16 @@ def _grow_each(grove: Grove, thread: int) -> None:
 
 
 @uncounted()
-def _go_on(grove: Grove) -> int:
-    """Go on with the trees that have begun; `DONE` where all are, `REFUSED` where one is, or the status of another."""
-    n_growing, status = grove.rounds.counts[GROWING], DONE
+def _go_on(grove: Grove) -> bool:
+    """Go on with the trees that have begun; return whether all are done."""
+    n_growing, are_done = grove.rounds.counts[GROWING], True
     if len(grove.states) == 1:
         _run_in(grove, 0, GROW_TREE)
     else:
         run(grove.team, min(grove.n_threads, n_growing), grove.parts[GROW_EACH], grove)
     for room in range(n_growing):
-        own = _counts_of(grove, room)[STATUS]
-        if own != DONE and status != REFUSED:
-            status = own
-    return status
+        are_done = are_done and _counts_of(grove, room)[STATUS] == DONE
+    return are_done
 
 
 @uncounted()
@@ -173,7 +170,7 @@ def _grow_rounds(grove: Grove, thread: int) -> None:
             _fill(grove)
             counts[FIRST] = 0
             _begin_trees(grove)
-        if _go_on(grove) != DONE:
+        if not _go_on(grove):
             return
         for room in range(counts[GROWING]):
             _run_in(grove, room, LOG_TREE)
