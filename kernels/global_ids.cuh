@@ -13,8 +13,11 @@ __device__ __forceinline__ Stretch stretch_of(u32 block, u32 block_rows, i64 n_r
     return {begin, min(static_cast<u32>(n_rows) - begin, block_rows)};
 }
 
+constexpr i32 SHORT_IDS = -1;  // in place of a number of pieces
+
 // Global ids of rows that a thread visits in increasing order. `pieces` : (first row, its global id) of stretches with
-// consecutive ids, increasing, the first one from row 0 on; of `n` 0, the id of each row, where stretches would be short.
+// consecutive ids, increasing, the first one from row 0 on; of `n` 0, the id of each row, where stretches would be short; of
+// SHORT_IDS the same, of 32 bits.
 struct GlobalIds {
     const i64* pieces;
     i32 n;
@@ -24,9 +27,10 @@ struct GlobalIds {
 
     __device__ __forceinline__ void enter(i32 piece) {
         at = piece;
-        if (n == 0) {  // a stretch of its own
-            end = static_cast<u32>(piece) + 1;
-            offset = static_cast<u64>(pieces[static_cast<u32>(piece)]) - static_cast<u32>(piece);
+        if (n <= 0) {  // a stretch of its own
+            const u32 row = static_cast<u32>(piece);
+            end = row + 1;
+            offset = (n == 0 ? static_cast<u64>(pieces[row]) : reinterpret_cast<const u32*>(pieces)[row]) - row;
             return;
         }
         end = piece + 1 < n ? static_cast<u32>(pieces[2 * (piece + 1)]) : 0xFFFFFFFFu;

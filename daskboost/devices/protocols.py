@@ -200,6 +200,8 @@ class Device(Protocol):
     """Whether its trees may grow in one compiled call each (`engine/compiled_grower.py`)."""
     without_host: bool
     """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
+    orders_rows: bool
+    """Whether the plan of the fit is that training rows take the order of the first tree's leaves."""
     resident: tuple[int, ...] | None
     """How many chunks of the training set, and of each evaluation set, stay in a GPU's memory, the first of each set by
     the order of `kept_first`; None for all."""

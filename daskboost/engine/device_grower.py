@@ -15,6 +15,7 @@ import numpy as np
 
 from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
+from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.launches import (
@@ -103,6 +104,8 @@ class DeviceGrower:
         self._every_feature = shares == {1} and not params.ignored_features
         self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
         self._queue = Recorder(kernels.runtime)
+        self._orders_rows = device.orders_rows
+        """Whether rows are still to be put in the order of the first tree's leaves."""
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
@@ -243,7 +246,7 @@ class DeviceGrower:
         ((_, view),) = self._sets.train.views()
         takes_all = self._below == ALL
         walks = (view.walks_fast or not takes_all) and self._quantiles is None
-        reaches_leaves = not walks and self._refit is None
+        reaches_leaves = (not walks and self._refit is None) or self._orders_rows
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
@@ -259,6 +262,17 @@ class DeviceGrower:
             memory = group.grower.tables.memory
             out[begin : begin + len(memory)] = memory
             begin += len(memory)
+        if self._orders_rows:
+            self._orders_rows = False
+            self._order_rows(rows, self._groups[-1].grower)
+
+    def _order_rows(self, rows: ChunkRows, grower: TreeGrower | BestFirstGrower) -> None:
+        """Put all rows in the order of the leaves of a tree that has just grown, before anything is recorded: it is the
+        first round, and the tree the first one of those that rows lie in."""
+        assert isinstance(grower, TreeGrower)  # the plan says so
+        held = self._sets.rows
+        values = [held.labels[0], held.train.margins[0], *(own for own in held.weights if own is not None)]
+        put_in_leaf_order(rows, grower.leaves[0], values)
 
     def _draw_features(self, iteration: int, group: TreeGroup) -> None:
         """Draw the features of each level of each output's tree, and what nodes draw by."""

@@ -120,7 +120,8 @@ class EnginePlace:
     stream_bytes: int | None = None
     """Bytes of groups of streamed chunks, where that is decided."""
     shares_views: bool = False
-    """Whether other fits share the views, which may have histograms, so that none has sorted entries."""
+    """Whether other fits share the views, which may have histograms, so that none has sorted entries; their rows stay
+    in their order."""
 
 
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: EnginePlace = EnginePlace()
@@ -137,7 +138,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: Engi
         place=place,
     )  # fmt: skip
     if place.shares_views:
-        found = replace(found, may_sort_entries=False)
+        found = replace(found, may_sort_entries=False, shares_views=True)
     return found.streaming(place.stream_bytes).keeping(place.n_resident)
 
 

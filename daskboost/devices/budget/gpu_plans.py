@@ -40,6 +40,7 @@ from daskboost.devices.budget.gpu_streaming import (
     streaming_parts,
     taking_bytes,
 )
+from daskboost.devices.budget.leaf_order import ordered_bytes, why_in_given_order
 from daskboost.devices.budget.plan import FitSize, Plan, RowSource
 from daskboost.devices.budget.set_size import SetSize, group_sizes
 
@@ -104,8 +105,8 @@ def pool_bytes(n_bytes: int, *, takes_anew: bool) -> int:
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
-    that grow together, half of them at a time, then column-major copies, then metrics behind the trees, then histograms
+    What only makes a fit faster is left out where there is no room for it: the copy of rows in the order of leaves
+    first, then the one that roots read, then trees that grow together, half of them at a time, then column-major copies, then metrics behind the trees, then histograms
     of wide sparse rows, whose sorted entries take less, then trees that grow without the host, with room for nodes that
     are not there. Where that is not enough, chunks are streamed, in groups as large as leave room.
     """
@@ -123,8 +124,13 @@ def _told(size: FitSize, found: Plan, limited: bool) -> Plan:
     """The plan with what people are told beside bytes."""
     return replace(
         found, limited=limited, recipe=size.recipe, host_reason=size.host_reason, evaluates=bool(size.evals),
-        metrics_reason=size.metrics_reason,
+        metrics_reason=size.metrics_reason, order_reason=_order_reason(size, found),
     )  # fmt: skip
+
+
+def _order_reason(size: FitSize, found: Plan) -> str:
+    left_out = ordered_bytes(size) > found.ordered_bytes
+    return "there is no room for their copy" if left_out else why_in_given_order(size)
 
 
 def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
@@ -141,10 +147,11 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     if size.on_sample:
         return _least(size, free_bytes)
     alone = replace(size, trees_together=1)
-    n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
-    if turned:
-        together = replace(size, trees_together=n_trees)
-        plans.append(_arrays(together, free_bytes, has_columns=True, turned=turned))
+    n_trees, turned, ordered, plans = most_together(size), root_copy_bytes(size), ordered_bytes(size), []
+    for own in dict.fromkeys((ordered, 0)):
+        if own or turned:
+            together = replace(size, trees_together=n_trees)
+            plans.append(_arrays(together, free_bytes, has_columns=True, turned=turned, ordered=own))
     while n_trees > 1:
         plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
         n_trees = -(-n_trees // 2)
@@ -245,7 +252,7 @@ def most_together(size: FitSize) -> int:
     return trees_together(size.n_trees, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
-def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
+def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0, ordered: int = 0) -> Plan:
     size = size if has_columns else replace(size, may_sort_entries=False)  # sorted entries are a copy
     train, k = size.train, size.n_outputs
     passing, growth = passing_bytes(size, has_columns=has_columns), growth_of(size)
@@ -262,7 +269,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         histograms_bytes=histograms_bytes(size),
         evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
-        turned_bytes=turned,
+        turned_bytes=turned, ordered_bytes=ordered,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
     lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or not size.without_host)

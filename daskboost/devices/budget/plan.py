@@ -74,6 +74,8 @@ class FitSize:
     """Groups of features that constraints let interact."""
     may_sort_entries: bool = False
     """Whether nodes are split one by one, as sorted entries can be searched, and no other fit has the same views."""
+    shares_views: bool = False
+    """Whether other fits have the same views, which thus stay as they are."""
     prefers_entries: bool = False
     """Whether those are searched even where histograms would be faster, for which there is no room."""
     trees_together: int = 1
@@ -269,6 +271,9 @@ class Plan:
     together share chunks, ring and planes; samples each has of its own."""
     turned_bytes: int = 0
     """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
+    ordered_bytes: int = 0
+    """On a GPU, a copy of the rows in the order of the first tree's leaves, for the trees that come later; left out
+    before that."""
     pool_bytes: int = 0
     """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
     without_host: bool = False
@@ -301,6 +306,9 @@ class Plan:
     """How trees grow, in words."""
     host_reason: str = ""
     """Why the host takes part in that on a GPU, in words; empty where it need not."""
+    order_reason: str = ""
+    """Why rows are not put in the order of leaves though trees would gain by it, in words; empty where they would not,
+    and where they are."""
     evaluates: bool = False
     """Whether there are evaluation sets."""
     metrics_reason: str = ""
@@ -347,7 +355,10 @@ class Plan:
             reason = self.host_reason or "there is no room to do without it"
             return f"trees grow with the host, which is slower: {reason}"
         together = f", {self.trees_together} of a round together" if self.trees_together > 1 else ""
-        return "trees grow on the GPU alone" + together + (", in sorted entries" if self.by_entries else "")
+        entries = ", in sorted entries" if self.by_entries else ""
+        order = ", over rows in the order of the first one's leaves" if self.ordered_bytes else ""
+        stay = f"; rows stay in their order: {self.order_reason}" if self.order_reason else ""
+        return f"trees grow on the GPU alone{together}{entries}{order}{stay}"
 
     @property
     def evaluation(self) -> str:

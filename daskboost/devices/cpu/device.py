@@ -82,7 +82,7 @@ class CpuDevice:
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
     compiles_trees = True
-    without_host = watches = False
+    without_host = watches = orders_rows = False
     resident: tuple[int, ...] | None = None
     stream_bytes = 0
     split_kernels: SplitKernels | None = None

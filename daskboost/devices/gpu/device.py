@@ -207,6 +207,7 @@ class GpuDevice:
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan = plan or unplanned(runtime.free_bytes)
         self.without_host, self.watches = plan.without_host, plan.watched
+        self.orders_rows = plan.ordered_bytes > 0
         self.resident, self.stream_bytes = plan.resident, plan.stream_bytes
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
@@ -220,7 +221,7 @@ class GpuDevice:
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
-        return self.xp.asarray(array)
+        return self.xp.array(array)
 
     def fetch(self, array: DeviceArray) -> Any:
         return download(self._runtime, array, self.threads.count)

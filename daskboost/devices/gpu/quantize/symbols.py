@@ -21,7 +21,7 @@ from daskboost.dtypes import Int64
 # Packed symbols become machine integers: launches of `kernels/unpack.cu`, as `devices/cpu/quantize.py` does it.
 
 THREADS = 256
-"""Threads of a block, as in `kernels/unpack.cu`, `turn.cu` and `by_feature.cu`."""
+"""Threads of a block, as in `kernels/unpack.cu`, `turn.cu`, `by_feature.cu` and `take_rows.cu`."""
 TILE_SYMBOLS = 16 * THREADS
 """About so many symbols are a block's work: enough to spread the cost of starting it."""
 
@@ -90,6 +90,11 @@ def turn(runtime: Runtime, planes: DeviceArray, columns: int) -> DeviceArray:
     for rows, copy in zip(planes, turned, strict=True):
         runtime.kernel("turn", "turn_rows")(blocks, THREADS, rows.view(np.uint32), n_rows, words, copy)
     return turned.view(np.uint8).reshape(n_planes, -1)
+
+
+WORD_BYTES = (16, 4, 2)
+"""Widths of words that `kernels/take_rows.cu` is compiled for, the widest first; rows of a plane have powers of two of
+bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +172,28 @@ class DeviceSymbols:
         """Take a matrix of rows, shape (rows, features), from row `begin` on."""
         for features, block in self.blocks():
             block[begin : begin + len(symbols)] = symbols[:, features]
+
+    def take(self, begin: int, planes: Sequence[DeviceArray], rows: DeviceArray) -> None:
+        """Enqueue: from row `begin` on, rows become those of `planes`, as `planes` of other symbols has them; `rows` :
+        uint32."""
+        runtime = self.runtime
+        for own, to in zip(planes if len(rows) else [], self.planes, strict=False):
+            n_planes, from_rows, columns = own.shape
+            row_bytes = columns * own.itemsize
+            word_bytes = next(width for width in WORD_BYTES if row_bytes % width == 0)
+            shift = (row_bytes // word_bytes).bit_length() - 1
+            blocks = min(-(-(len(rows) << shift) // THREADS), BLOCKS * runtime.multiprocessors)
+            runtime.kernel("take_rows", "take_rows", WORD_BYTES=word_bytes)(
+                blocks, THREADS, own.view(np.uint8), from_rows, rows, len(rows), n_planes, shift, to.view(np.uint8),
+                self.n_rows, begin,
+            )  # fmt: skip
+
+    def in_order(self, rows: DeviceArray) -> DeviceSymbols:
+        """Enqueue: return symbols whose rows are these ones of all, each once; uint32."""
+        flat = self.runtime.xp.empty(self.places.size(self.n_rows), self.places.dtype)
+        found = DeviceSymbols(self.runtime, self.places, self.n_rows, flat)
+        found.take(0, self.planes, rows)
+        return found
 
     def rows(self, begin: int, end: int) -> DeviceArray:
         """A copy of some rows, as a matrix of shape (rows, features)."""

@@ -22,6 +22,8 @@ from daskboost.dtypes import Float32, Float64
 
 MOST_LEAF_ROWS = 2**16
 """Most rows of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
+SHORT_IDS = -1
+"""In place of a number of pieces: ids are listed, of 32 bits, see `kernels/global_ids.cuh`."""
 ALL = 2**32
 """A bound of 32 random bits that keeps every row."""
 
@@ -121,6 +123,16 @@ class Quantizer:
             int(columns.by_weight), rounding.scales, rounding.keys, *rows, n_trees, nodes_per_tree, order, pairs,
             bounds, rounding.sums,
         )  # fmt: skip
+
+    def put_in_order(self, rows: DeviceArray) -> None:
+        """Enqueue: row i has the global id that row `rows[i]` had, uint32, each row once; a fit's only engine has ids of
+        32 bits."""
+        ids = self._runtime.xp.empty(-(-self._n_rows // 2), np.int64)  # of 32 bits, as their kernels declare them
+        blocks = min(-(-self._n_rows // THREADS), BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors)
+        self._runtime.kernel("leaf_order", "number_rows")(
+            blocks, THREADS, *self.pieces, rows, self._n_rows, ids.view(np.uint32)
+        )
+        self.pieces = ids, SHORT_IDS
 
     def add_to_leaves(self, columns: Columns, rounding: OutputRounding, sample_below: int, leaf: DeviceArray,
                       sums: DeviceArray) -> None:  # fmt: skip

@@ -21,26 +21,10 @@ TAKING_THREADS = 256
 """Threads of a block, as in `kernels/take_rows.cu`."""
 TAKING_BLOCKS = 8
 """Blocks, of as many as fit; threads stride over the rest."""
-WORD_BYTES = (16, 4, 2)
-"""Widths that the kernel is compiled for, the widest first; rows of a plane have powers of two of bytes."""
 
 
 def _blocks(runtime: Runtime, n_threads: int) -> int:
     return min(-(-n_threads // TAKING_THREADS), TAKING_BLOCKS * runtime.multiprocessors)
-
-
-def _take_rows(view: DenseView, rows: DeviceArray, symbols: DeviceSymbols, begin: int) -> None:
-    """Enqueue: rows of a view become those of `symbols` from `begin` on."""
-    runtime = view.runtime
-    for own, to in zip(view.planes if len(rows) else [], symbols.planes, strict=False):
-        n_planes, from_rows, columns = own.shape
-        row_bytes = columns * own.itemsize
-        word_bytes = next(width for width in WORD_BYTES if row_bytes % width == 0)
-        shift = (row_bytes // word_bytes).bit_length() - 1
-        runtime.kernel("take_rows", "take_rows", WORD_BYTES=word_bytes)(
-            _blocks(runtime, len(rows) << shift), TAKING_THREADS, own.view(np.uint8), from_rows, rows, len(rows),
-            n_planes, shift, to.view(np.uint8), symbols.n_rows, begin,
-        )  # fmt: skip
 
 
 def _entry_places(view: SparseView, rows: DeviceArray) -> tuple[DeviceArray, int]:
@@ -98,7 +82,7 @@ class RowRoom:
         """Take some rows, uint32, behind those that are there. Of CSR rows, the number of entries is waited for."""
         begin, end = self.n_rows, self.n_rows + len(rows)
         if isinstance(view, DenseView):
-            _take_rows(view, rows, self._symbols_for(view, end), begin)
+            self._symbols_for(view, end).take(begin, view.planes, rows)
         elif isinstance(view, SparseView):
             places, n_entries = _entry_places(view, rows)
             last = self._n_entries + n_entries
