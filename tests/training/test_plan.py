@@ -15,6 +15,7 @@ import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.budget.gpu_memory import LEAST_MULTIPROCESSORS
 from daskboost.devices.budget.gpu_plans import POOL_ROUNDING_BYTES, POOL_SCRATCH_SHARE, POOL_STILL_SHARE
+from daskboost.devices.budget.leaf_order import LEAST_ROUNDS
 from daskboost.devices.gpu.rows.metrics import STATE_BYTES, sum_shapes
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.runtime.launches import bytes_of
@@ -194,6 +195,7 @@ def test_what_a_plan_says() -> None:
     found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory="141GB")
     assert found.chunks_bytes == 32 * 11_000_000, "rows of 28 bytes begin at sectors"
     assert found.columns_bytes == found.turned_bytes == 28 * 11_000_000
+    assert found.ordered_bytes == found.chunks_bytes + 12 * 11_000_000
     assert found.histograms_bytes == 48 * 28 * 256 * 16
     assert found.total_bytes == sum(found.parts.values())
     assert (found.fits, found.remedy) == (True, "")
@@ -202,7 +204,8 @@ def test_what_a_plan_says() -> None:
     assert lines[1].split() == ["chunks", "352,000,000"]
     assert lines[-4].split() == ["free", "141,000,000,000"]
     assert lines[-3] == "trees grow on all rows; splits are searched on gradients; single leaves are sums of gradients"
-    assert lines[-2:] == ["trees grow on the GPU alone", "it fits"]
+    order = "over rows in the order of the first one's leaves"
+    assert lines[-2:] == [f"trees grow on the GPU alone, {order}", "it fits"]
 
 
 def test_a_plan_says_how_trees_grow() -> None:
@@ -213,7 +216,8 @@ def test_a_plan_says_how_trees_grow() -> None:
         assert found.growth == "" or found.growth in str(found).splitlines()
         return found.growth
 
-    assert growth(per_row=50) == "trees grow on the GPU alone, in sorted entries"
+    stays = "rows stay in their order: they are sparse"
+    assert growth(per_row=50) == f"trees grow on the GPU alone, in sorted entries; {stays}"
     assert growth(objective="reg:absoluteerror") == "trees grow on the GPU alone"
     assert growth(objective="reg:quantileerror", quantile_alpha=(0.1, 0.5, 0.9)) == (
         "trees grow on the GPU alone, 3 of a round together"
@@ -240,15 +244,43 @@ def test_a_plan_says_how_trees_grow() -> None:
 
 
 def test_the_pool_takes_its_share_of_what_is_left() -> None:
-    """Not of copies that were left out for want of room: that for roots first, then the column-major one."""
+    """Not of copies that were left out for want of room: that in the order of leaves first, then that for roots, then
+    the column-major one."""
+    copies = ("ordered", "turned", "columns")
     whole = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory="141GB")
-    for left_out in (("turned",), ("turned", "columns")):
+    for n in (1, 2, 3):
         found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory=whole.total_bytes - 1)
-        assert [name for name in ("turned", "columns") if found.parts[name] == 0] == list(left_out)
+        assert tuple(name for name in copies if found.parts[name] == 0) == copies[:n]
         assert found.fits
+        assert found.growth == "trees grow on the GPU alone; rows stay in their order: there is no room for their copy"
         of_steps = found.pool_bytes - (found.total_bytes - found.pool_bytes) // POOL_STILL_SHARE
         assert 0 <= of_steps <= found.scratch_bytes // POOL_SCRATCH_SHARE + POOL_ROUNDING_BYTES
         whole = found
+
+
+@pytest.mark.parametrize(("params", "why"), [
+    ({"subsample": 0.5}, "trees leave some out"),
+    ({"grow_policy": "lossguide", "max_leaves": 63}, "trees grow best first"),
+    ({"num_class": 3, "objective": "multi:softprob", "multi_strategy": "multi_output_tree"}, "leaves are vectors"),
+    ({"objective": lambda label, margin: (margin - label, label)}, "gradients have no kernel"),
+])  # fmt: skip
+def test_a_plan_says_why_rows_stay_in_their_order(params: dict[str, Any], why: str) -> None:
+    found = plan({**PARAMS, **params}, n_rows=11_000_000, n_features=28, memory="141GB")
+    assert found.ordered_bytes == 0
+    assert found.growth.endswith(f"; rows stay in their order: {why}")
+
+
+def test_rows_stay_in_their_order_where_no_other_one_pays() -> None:
+    """Fits of few rows, few rounds or flat trees, and those whose trees wait for the host, say nothing of it."""
+    shape: dict[str, Any] = {"n_rows": 11_000_000, "n_features": 28, "memory": "141GB"}
+    assert plan(PARAMS, **shape, num_boost_round=LEAST_ROUNDS).ordered_bytes > 0
+    small: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {"n_rows": 1_000_000}), ({}, {"num_boost_round": LEAST_ROUNDS - 1}), ({"max_depth": 3}, {}),
+        ({}, {"n_workers": 2}), ({"device": "cpu"}, {}),
+    ]  # fmt: skip
+    for params, other in small:
+        found = plan({**PARAMS, **params}, **{**shape, **other})
+        assert found.ordered_bytes == 0 and "stay" not in found.growth
 
 
 def test_only_roots_of_all_rows_in_order_have_a_copy() -> None:

@@ -18,6 +18,7 @@ from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data
 
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.budget import leaf_order
 from daskboost.devices.gpu.quantize import symbols as turned
 from daskboost.devices.gpu.rows import views
 from daskboost.devices.gpu.runtime import cuda
@@ -142,6 +143,50 @@ def test_the_copy_that_roots_read_is_made_as_planned(max_bin: int, sm: int, monk
             copies.clear()
             assert made == planned.turned_bytes == (24 * 8_000 if has_room and least_rows == 8_000 else 0)
     assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("name", ["depthwise", "histograms", "classes", "wide", "two bytes a symbol", "by weight",
+                                  "quantiles"])  # fmt: skip
+@pytest.mark.parametrize("lent", [False, True])
+def test_rows_in_the_order_of_leaves_are_planned(
+    name: str, lent: bool, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that lie on the device already another copy is made, and of others the first one is free again."""
+    params, moved = {**SHAPES[name][0], "device": "cuda"}, []
+    for limit in ("LEAST_BYTES", "LEAST_ROUNDS", "LEAST_DEPTH"):
+        monkeypatch.setattr(leaf_order, limit, 0)
+    put_in_order = views.DenseView.put_in_order
+
+    def noted(view: views.DenseView, rows: Any) -> None:
+        moved.append(len(rows))
+        put_in_order(view, rows)
+
+    monkeypatch.setattr(views.DenseView, "put_in_order", noted)
+    data = data_of(name, n_rows=20_000 if isinstance(place, EmulatedPlace) else 100_000)
+    if lent:
+        data["X"] = place.array(data["X"])
+    runtime = pool = None
+    if isinstance(place, EmulatedPlace):
+        runtime = TrackedRuntime(sm=90)
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    else:
+        warm_up(params)
+        pool = LimitedPool()
+
+    def before(planned: Plan) -> None:
+        if runtime is not None:
+            runtime.meter.restart()
+        if pool is not None:
+            pool.limit(planned)
+
+    with nullcontext() if pool is None else pool.limited():
+        planned = fit(params, data, False, before)
+    assert moved == [len(data["X"])]
+    assert planned.ordered_bytes > planned.chunks_bytes == (0 if lent else planned.chunks_bytes)
+    if runtime is not None:
+        within(runtime.meter.pool.total_bytes, planned)
+    if pool is not None:
+        within(pool.taken_bytes, replace(planned, free_bytes=None))
 
 
 @pytest.mark.emulated

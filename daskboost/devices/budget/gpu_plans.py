@@ -105,10 +105,11 @@ def pool_bytes(n_bytes: int, *, takes_anew: bool) -> int:
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: the copy of rows in the order of leaves
-    first, then the one that roots read, then trees that grow together, half of them at a time, then column-major copies, then metrics behind the trees, then histograms
-    of wide sparse rows, whose sorted entries take less, then trees that grow without the host, with room for nodes that
-    are not there. Where that is not enough, chunks are streamed, in groups as large as leave room.
+    What only makes a fit faster is left out where there is no room for it: the copy of rows in the order of leaves,
+    then the copy that roots read, then trees that grow together, half of them at a time, then column-major copies, then
+    metrics behind the trees, then histograms of wide sparse rows, whose sorted entries take less, then trees that grow
+    without the host, with room for nodes that are not there. Where that is not enough, chunks are streamed, in groups
+    as large as leave room.
     """
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
@@ -129,6 +130,7 @@ def _told(size: FitSize, found: Plan, limited: bool) -> Plan:
 
 
 def _order_reason(size: FitSize, found: Plan) -> str:
+    """Why a plan leaves rows in their order where trees would gain by another one, in words."""
     left_out = ordered_bytes(size) > found.ordered_bytes
     return "there is no room for their copy" if left_out else why_in_given_order(size)
 

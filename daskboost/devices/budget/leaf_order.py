@@ -1,9 +1,9 @@
 """Whether a fit on a GPU puts its rows in the order of its first tree's leaves: the one rule, which plans count and
 engines follow.
 
-Below the root, a node's rows lie apart in memory, and the GPU fetches 64 bytes for each symbol that a partition looks
-up, and whole rows of 32 bytes in as many. Once rows lie in the order of one tree's leaves, the nodes of later trees have
-neighbours. Moving all rows takes about as long as four trees gain.
+Below the root, a node's rows lie apart in memory, and a GPU fetches 64 bytes for each symbol that a partition looks up,
+and as many for a row of 32 bytes. Once rows lie in the order of one tree's leaves, those of later trees' nodes have
+neighbours: the trees of one fit divide the rows much alike. Moving all rows takes about as long as four trees gain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from daskboost.devices.budget.plan import FitSize
 
 LEAST_BYTES = 1 << 26
 """Least bytes of symbols by row: those of fewer lie in the cache, of 50 MB on an H100, in whatever order."""
-LEAST_ROUNDS = 16
+LEAST_ROUNDS = 8
 """With fewer, the fit gains nothing worth the memory."""
 LEAST_DEPTH = 4
 """Rows of nodes of the first levels are every second or fourth one, which share what is fetched as it is."""
@@ -30,7 +30,7 @@ def why_in_given_order(size: FitSize) -> str:
         "trees leave some out": size.samples_rows,
         "trees grow best first": size.grow_policy == "lossguide",
         "leaves are vectors": size.leaf_vector > 0,
-        "gradients are those of array expressions": size.by_expressions,
+        "gradients have no kernel": size.by_expressions,
     }
     return next((reason for reason, holds in reasons.items() if holds), "") if _pays(size) else ""
 
@@ -45,8 +45,7 @@ def ordered_bytes(size: FitSize) -> int:
 
 
 def _pays(size: FitSize) -> bool:
-    """Whether trees gain by the order of their rows, which the host or streams do not slow down."""
-    rows = size.train
-    has_many = rows.unpacked_bytes(rows.n_rows, rows.n_entries) >= LEAST_BYTES and not size.small_data
-    grows = size.without_host and size.depth >= LEAST_DEPTH and size.n_rounds >= LEAST_ROUNDS
-    return has_many and grows and not rows.streamed_rows
+    """Whether trees would gain by another order of their rows, where the host does not take longer than these."""
+    by_row = size.train.unpacked_bytes(size.train.resident_rows, size.train.resident_entries)
+    needed = (by_row >= LEAST_BYTES, size.depth >= LEAST_DEPTH, size.n_rounds >= LEAST_ROUNDS, size.without_host)
+    return all(needed) and not size.small_data

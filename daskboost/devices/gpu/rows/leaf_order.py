@@ -58,7 +58,8 @@ def leaf_order(runtime: Runtime, chunk: DeviceOrder, leaves: DeviceArray) -> Dev
 
 
 def taken(runtime: Runtime, values: DeviceArray, rows: DeviceArray) -> DeviceArray:
-    """Enqueue: return what some rows, uint32, have of float32 values; shape (rows,) or (rows, columns), C-contiguous."""
+    """Enqueue: return what some rows, uint32, have of values, float32 of shape (rows,) or (rows, columns),
+    C-contiguous."""
     n = len(rows)
     found = runtime.xp.empty((n, *values.shape[1:]), np.float32)
     blocks = min(-(-n // THREADS), BLOCKS * runtime.multiprocessors)

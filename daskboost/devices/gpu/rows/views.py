@@ -129,25 +129,17 @@ class DenseView:
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
                  copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
+        self._copy_columns, self._turn_rows = copy_columns, turn_rows
         self._symbols = symbols = _joined(self.runtime, layout.places, parts, n_rows)
+        self._columns = self._copied_columns()
         self._places = xp.asarray(symbols.places.of(n_rows))
         self._n_rows, self.symbol_bytes = n_rows, symbols.places.dtype.itemsize
-        self._copy_columns, self._turn_rows = copy_columns, turn_rows
         self._planes = [
-            _Planes(each, xp.asarray(each.groups), planes)
+            self._with_copy(_Planes(each, xp.asarray(each.groups), planes))
             for each, planes in zip(symbols.places.groups, symbols.planes, strict=True)
         ]
-        self._make_copies()
         copies = [self._columns, *(each.turned for each in self._planes)]
         self.nbytes = int(self._rows.nbytes) + sum(int(copy.nbytes) for copy in copies if copy is not None)
-
-    @property
-    def _rows(self) -> DeviceArray:
-        return self._symbols.flat
-
-    def _make_copies(self) -> None:
-        self._columns = self._symbols.by_feature() if self._copy_columns else None
-        self._planes = [self._with_copy(each, self._turn_rows) for each in self._planes]
 
     def put_in_order(self, rows: DeviceArray) -> None:
         """Enqueue: row i becomes what row `rows[i]` was; uint32, each row once.
@@ -160,10 +152,18 @@ class DenseView:
         self._planes = [
             replace(each, planes=planes, turned=None) for each, planes in zip(self._planes, symbols.planes, strict=True)
         ]
-        self._make_copies()
+        self._columns = self._copied_columns()
+        self._planes = [self._with_copy(each) for each in self._planes]
 
-    def _with_copy(self, planes: _Planes, turn_rows: bool) -> _Planes:
-        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if turn_rows else None
+    @property
+    def _rows(self) -> DeviceArray:
+        return self._symbols.flat
+
+    def _copied_columns(self) -> DeviceArray | None:
+        return self._symbols.by_feature() if self._copy_columns else None
+
+    def _with_copy(self, planes: _Planes) -> _Planes:
+        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if self._turn_rows else None
         return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
 
     @property
