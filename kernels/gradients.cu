@@ -122,10 +122,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_grad
             firsts[i] = is_kept[i] ? first[row * stride_first] : 0.0f;
             seconds[i] = is_kept[i] ? second[row * stride_second] : 0.0f;
             weights[i] = is_kept[i] && weight != nullptr ? weight[row] : 1.0f;
-            if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
         }
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
+            if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
             if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[2 * part.tree + 1], id[i], sample_below);
         }
         const u32 n_kept = SAMPLED ? rank_in_tile(is_kept, rank, votes) : TILE;

@@ -15,7 +15,7 @@ import numpy as np
 
 from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
-from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
+from daskboost.devices.gpu.rows.leaf_order import compile_ahead, put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.launches import (
@@ -105,7 +105,9 @@ class DeviceGrower:
         self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
         self._queue = Recorder(kernels.runtime)
         self._orders_rows = device.orders_rows
-        """Whether rows are still to be put in the order of the first tree's leaves."""
+        """Whether rows are still to be put in the order of a first tree's leaves."""
+        if self._orders_rows:
+            compile_ahead(kernels.runtime)
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip

@@ -61,6 +61,7 @@ FITS: dict[str, dict[str, Any]] = {
     "by weight": {**LOGISTIC, "score_function": "l2"},
     "quantiles": {"objective": "reg:absoluteerror", "max_depth": 4},
     "counts": {"objective": "count:poisson", "max_depth": 4, "colsample_bytree": 0.7, "colsample_bylevel": 0.7},
+    "heavy positives": {**LOGISTIC, "scale_pos_weight": 3.0},
     "classes": CLASSES,
     "classes by weight": {**CLASSES, "score_function": "l2"},
     "features of nodes": {**LOGISTIC, "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 2], [2, 3, 4, 5]]},
@@ -107,6 +108,13 @@ def test_rows_of_any_width(
     assert moves == [N_ROWS] * 2
 
 
+def test_rows_bring_margins(place: Place, moves: list[int], rng: np.random.Generator) -> None:
+    data = rows_of(CLASSES, rng)
+    with quantized(np.asarray, data, base_margin=rng.normal(size=(N_ROWS, 5)).astype(np.float32)) as dataset:
+        assert model(dataset, CLASSES, "cuda") == model(dataset, CLASSES, "cpu")
+    assert moves == [N_ROWS]
+
+
 def test_watched_fits_stop_at_the_same_round(place: Place, moves: list[int], rng: np.random.Generator) -> None:
     """Evaluation sets have rows of their own, which stay; earlier models are added before."""
     data, other = rows_of(LOGISTIC, rng), make_data(rng, "binary:logistic", 400, 6, n_values=900, missing=0.3)
@@ -142,7 +150,7 @@ def test_rows_that_fits_share_stay(place: Place, moves: list[int], rng: np.rando
     with quantized(np.asarray, rows_of(LOGISTIC, rng)) as dataset:
         for device in ("cuda", "cpu"):
             kept = [{**params, "device": device, "learning_rate": rate} for rate in (0.1, 0.3)]
-            models = [each.to_bytes() for each in train_many(kept, dataset, ROUNDS)]
+            models = [each.booster.to_bytes() for each in train_many(kept, dataset, ROUNDS)]
             assert models == [train(own, dataset, ROUNDS).to_bytes() for own in kept]
     assert moves == [N_ROWS] * 2, "those of the fits alone"
 

@@ -1,7 +1,7 @@
 """Rows of a chunk take the order of a tree's leaves: launches of `kernels/leaf_order.cu`.
 
-Nodes of later trees divide the rows much as the first one does, so what they gather then lies near each other: below
-the root of 20M rows a tree had waited for sectors of device memory of which it used a part.
+Later trees divide the rows much as that one does, so that the rows of their nodes have neighbours: below the root, they
+had waited for sectors of device memory of which they used a part.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from daskboost.devices.gpu.quantize.symbols import WORD_BYTES
 from daskboost.devices.gpu.rows.feature_groups import count_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder
 from daskboost.devices.gpu.rows.views import DenseView
@@ -19,6 +20,14 @@ THREADS = 256
 """Threads of a block, as in `kernels/leaf_order.cu`."""
 BLOCKS = 8
 """Blocks of a multiprocessor that take values; threads stride over the rest."""
+
+
+def compile_ahead(runtime: Runtime) -> None:
+    """Have the kernels compiled that move rows, as far as nothing else has launched them before: asking for them does
+    not wait."""
+    runtime.kernel("leaf_order", "order_of_leaves")
+    runtime.kernel("margins", "add_leaf_values")
+    runtime.kernel("take_rows", "take_rows", WORD_BYTES=max(WORD_BYTES))
 
 
 def put_in_leaf_order(rows: ChunkRows, leaves: DeviceArray, values: Iterable[DeviceArray]) -> None:
