@@ -125,8 +125,8 @@ class Quantizer:
         )  # fmt: skip
 
     def put_in_order(self, rows: DeviceArray) -> None:
-        """Enqueue: row i has the global id that row `rows[i]` had, uint32, each row once; ids of a fit's only engine have
-        32 bits."""
+        """Enqueue: row i has the global id that row `rows[i]` had, uint32, each row once; ids of a fit of one engine
+        have 32 bits."""
         ids = self._runtime.xp.empty(-(-self._n_rows // 2), np.int64)  # of 32 bits, as their kernels declare them
         blocks = min(-(-self._n_rows // THREADS), BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors)
         self._runtime.kernel("leaf_order", "number_rows")(
