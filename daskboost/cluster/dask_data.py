@@ -1,7 +1,7 @@
 """A data set on a cluster: the steps of `data/chunks/build.py` as Dask tasks, and the chunks they leave on the workers.
 
 fold      tasks add what partitions report up on their worker; one sum per worker travels
-quantize  tasks leave each partition's chunks on the worker that read it
+quantize  tasks leave each partition's chunks on the worker that read it, or on one that has fewer rows
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from daskboost.cluster.balance import balanced_owners
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
@@ -53,10 +54,10 @@ class ClusterRunner:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self._sizes: list[int] = []
+        """Rows of each partition."""
         self._readers: list[str] = []
         """The worker that read each partition last."""
-        self._largest_part = 1.0
-        """Largest share of the rows that one worker read."""
 
     def check_spill_directory(self, path: Path | None) -> None:
         """Refuse a directory that a worker cannot write to, before anything is read."""
@@ -73,8 +74,7 @@ class ClusterRunner:
             done = on_loop(self.client, submit(
                 self.client, source.delayed(), _fold_partition, (name,), function, step="reading the partitions"
             ))  # fmt: skip
-            self._readers = [worker for _, worker in done]
-            self._largest_part = largest_part(done)
+            self._sizes, self._readers = [n_rows for n_rows, _ in done], [worker for _, worker in done]
             workers = sorted(set(self._readers))
             found = on_loop(self.client, call_on_workers(
                 self.client, _take_fold, (name,), workers, "summing the partitions up"
@@ -86,7 +86,7 @@ class ClusterRunner:
             raise WorkerLostError(
                 "a worker was lost while partitions were summarized, and with it what it had counted; call again"
             )
-        return [n_rows for n_rows, _ in done], reduce(add, [part.total for part in sums])
+        return self._sizes, reduce(add, [part.total for part in sums])
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         """See `Runner.apply`."""
@@ -104,41 +104,41 @@ class ClusterRunner:
         host_memory_limit: int | None = None,
         beside: ClusterShards | None = None,
     ) -> ClusterShards:
-        """Quantize a source; every partition's chunks stay with the worker that read it.
+        """Quantize a source; every partition's chunks stay with the worker that quantizes it.
 
-        Small data all goes to one worker: that of `beside`, if that is on one, or where most partitions were read.
+        That is the one that read it, unless others have fewer rows (`balanced_owners`). Small data all goes to one
+        worker: that of `beside`, if that is on one, or where most partitions were read.
         """
-        name = f"data-{secrets.token_hex(8)}"
-        chosen = self._one_worker(info, beside)
-        plan = QuantizePlan(
-            name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
-            self._largest_part if chosen is None else 1.0,
-        )  # fmt: skip
 
-        def run(workers: list[str] | None) -> list[tuple[Any, str]]:
-            return on_loop(self.client, submit(
-                self.client, source.delayed(), _quantize_partition, (), plan, workers=workers, step="quantizing"
-            ))  # fmt: skip
+        def quantized(owners: list[str] | None) -> ClusterShards:
+            name = f"data-{secrets.token_hex(8)}"
+            plan = QuantizePlan(
+                name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
+                largest_part(self._sizes, owners or self._readers),
+            )  # fmt: skip
+            try:
+                done = on_loop(self.client, submit(
+                    self.client, source.delayed(), _quantize_partition, (), plan, owners=owners, step="quantizing"
+                ))  # fmt: skip
+            except BaseException:
+                on_loop(self.client, drop(self.client, name))
+                raise
+            return ClusterShards(self.client, name, tuple(worker for _, worker in done))
 
         try:
-            try:
-                done = run(chosen)
-            except WorkerSilentError:
-                raise  # Dask believes it to be there: the others would wait for it, too
-            except WorkerLostError:
-                done = run(None)  # whoever is left takes over
-        except BaseException:
-            on_loop(self.client, drop(self.client, name))
-            raise
-        return ClusterShards(self.client, name, tuple(worker for _, worker in done))
+            return quantized(self._owners(info, beside))
+        except WorkerSilentError:
+            raise  # Dask believes it to be there: the others would wait for it, too
+        except WorkerLostError:
+            return quantized(None)  # whoever is left takes over
 
-    def _one_worker(self, info: DatasetInfo, beside: ClusterShards | None) -> list[str] | None:
-        """The worker for a small data set; None where all workers take what they read."""
+    def _owners(self, info: DatasetInfo, beside: ClusterShards | None) -> list[str]:
+        """Return the worker that each partition's chunks are to lie on."""
         if info.nbytes > ONE_WORKER_BYTES:
-            return None
+            return balanced_owners(self._sizes, self._readers)
         if beside is not None and len(set(beside.owners)) == 1:
-            return [beside.owners[0]]
-        return [max(sorted(set(self._readers)), key=self._readers.count)]
+            return [beside.owners[0]] * len(self._readers)
+        return [max(sorted(set(self._readers)), key=self._readers.count)] * len(self._readers)
 
     def open(
         self, path: str, n_chunks: int, stats: LabelStats, *, spill_directory: Path | None = None,
@@ -195,10 +195,9 @@ def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, function: C
     return n_rows
 
 
-def largest_part(done: Sequence[tuple[int, str]]) -> float:
-    """Return the largest share of the rows that one worker has; `done` are partitions' rows, each with its worker."""
-    sizes = [n_rows for n_rows, _ in done]
-    return most_rows(sizes, [worker for _, worker in done]) / max(sum(sizes), 1)
+def largest_part(sizes: Sequence[int], owners: Sequence[str]) -> float:
+    """Return the largest share of the rows that one worker has, of partitions of so many rows each."""
+    return most_rows(sizes, owners) / max(sum(sizes), 1)
 
 
 def _take_fold(place: WorkerPlace, name: str) -> Fold:

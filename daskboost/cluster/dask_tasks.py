@@ -72,7 +72,7 @@ async def submit(
     shared: Any = None,
     *,
     step: str,
-    workers: Sequence[str] | None = None,
+    owners: Sequence[str] | None = None,
 ) -> list[tuple[Any, str]]:
     """Run a function on every partition, on whichever worker is best placed, and forget the partitions.
 
@@ -91,8 +91,8 @@ async def submit(
         Passed on to every call before `arguments`, if not None; sent to each worker once.
     step : str
         What the tasks are for, in messages.
-    workers : sequence of str, optional
-        Workers that the tasks are bound to.
+    owners : sequence of str, optional
+        The worker of each partition, which its task is bound to.
 
     Returns
     -------
@@ -112,13 +112,29 @@ async def submit(
     if not partitions:
         return []
     graph, keys = _build_graph(partitions, function, arguments, shared)
-    futures = client.get(graph, keys, sync=False, resources={RESOURCE: 1}, workers=workers)
+    futures: dict[str, Future[Any]] = {}
     try:
+        for worker, some in _by_owner(keys, owners).items():
+            part = graph if worker is None else cull(graph, some)[0]
+            bound = None if worker is None else [worker]
+            asked = client.get(part, some, sync=False, resources={RESOURCE: 1}, workers=bound)
+            futures.update(zip(some, asked, strict=True))
         # Tasks that are bound to a worker that died would wait for ever; whatever they read may lie on any worker.
-        return await heard(client, _collect(client, futures), step, workers)
+        needed = None if owners is None else sorted(set(owners))
+        return await heard(client, _collect(client, [futures[key] for key in keys]), step, needed)
     except BaseException:
-        await clean_up(client, lambda: client.cancel(futures))
+        await clean_up(client, lambda: client.cancel(list(futures.values())))
         raise
+
+
+def _by_owner(keys: Sequence[str], owners: Sequence[str] | None) -> dict[str | None, list[str]]:
+    """Return the keys of tasks by the worker that they are bound to; None of those that are bound to none."""
+    if owners is None:
+        return {None: [*keys]}
+    found: dict[str | None, list[str]] = defaultdict(list)
+    for key, owner in zip(keys, owners, strict=True):
+        found[owner].append(key)
+    return found
 
 
 async def _collect(client: Client, futures: list[Future[Any]]) -> list[Any]:

@@ -158,7 +158,7 @@ def test_a_lost_worker_is_named_and_not_called_for_half_a_minute(client: Client)
         with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
             map_workers(client, describe, "any", workers=[*worker_addresses(client), gone])
         with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
-            client.sync(submit, client, [delayed(list)([1])], rows, (), workers=[gone], step="reading")
+            client.sync(submit, client, [delayed(list)([1])], rows, (), owners=[gone], step="reading")
         assert time.monotonic() - started < 20
 
 
@@ -170,7 +170,7 @@ def test_tasks_bound_to_a_worker_need_no_package_on_the_scheduler(
 
     monkeypatch.setattr(Client, "run_on_scheduler", refuse)
     chosen = worker_addresses(client)[1]
-    done = client.sync(submit, client, [delayed(list)([1])] * 3, rows, (), workers=[chosen], step="reading")
+    done = client.sync(submit, client, [delayed(list)([1])] * 3, rows, (), owners=[chosen] * 3, step="reading")
     assert done == [((index, 1), chosen) for index in range(3)]
 
 

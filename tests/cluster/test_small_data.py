@@ -80,14 +80,14 @@ def test_small_data_survives_the_worker_that_it_was_meant_for(tmp_path: Any, mon
         return pd.DataFrame(features[rows], columns=columns).assign(label=labels[rows], weight=weights[rows])
 
     chosen: list[list[str]] = []
-    choose = dask_data.ClusterRunner._one_worker
+    choose = dask_data.ClusterRunner._owners
 
     def choose_and_kill(*arguments: Any) -> Any:
-        chosen.append(choose(*arguments) or [])
+        chosen.append(choose(*arguments))
         deadly.touch()
         return chosen[-1]
 
-    monkeypatch.setattr(dask_data.ClusterRunner, "_one_worker", choose_and_kill)
+    monkeypatch.setattr(dask_data.ClusterRunner, "_owners", choose_and_kill)
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50, memory_limit=WORKER_MEMORY

@@ -272,8 +272,8 @@ def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("encoding", ["dense", "csr"])
 def test_a_worker_needs_room_for_its_part(encoding: str, rng: np.random.Generator) -> None:
     """So that bins stay on the GPUs of a cluster which hold them together."""
-    done = [(300, "a"), (100, "b"), (200, "a"), (200, "c")]
-    assert (largest_part(done), largest_part(done[:1])) == (500 / 800, 1.0)
+    sizes, owners = [300, 100, 200, 200], ["a", "b", "a", "c"]
+    assert (largest_part(sizes, owners), largest_part(sizes[:1], owners[:1])) == (500 / 800, 1.0)
     runtime = EmulatedRuntime()
     with QuantizedDataset.from_dask(rng.standard_normal((6_400, 8)), encoding=encoding) as data:
         quantizer = Quantizer.of(data.info.cuts, data.info.layout)
