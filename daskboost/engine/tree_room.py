@@ -24,7 +24,7 @@ from daskboost.devices.cpu.grow import (
     FULL_WORDS,
     HAS_BUILT,
     HAS_RANGE,
-    HAS_SUMS,
+    IS_ROOT,
     IS_TOLD,
     LOSSGUIDE,
     MEETS,
@@ -171,8 +171,8 @@ class TreeRoom:
         return by_reference(Meeting(
             shares=np.array([0, *(last for _, last in shares)]), rank=peers.rank,
             room=self._rooms[peers.rank] if self._rooms else np.zeros(n_words, np.int64), begin=begin,
-            most_rows=max(self._rows.of_engines), rooms=addresses(self._rooms), units=np.empty(capacity + 1, np.int64),
-            told=np.zeros(n, np.int64),
+            n_rows=self._rows.n_total, most_rows=max(self._rows.of_engines), rooms=addresses(self._rooms),
+            units=np.empty(capacity + 1, np.int64), told=np.zeros(n, np.int64),
         ))  # fmt: skip
 
     def _new_state(self) -> Growing:
@@ -210,20 +210,22 @@ class TreeRoom:
         if counts[STAGE] == HAS_BUILT:
             self._told = peers.exchange([self._told_to(engine) for engine in range(peers.n_peers)])
         else:
-            fixed = {HAS_RANGE: 2 * self._plan.rounds.n_outputs, HAS_SUMS: 3}
-            n_words = fixed.get(int(counts[STAGE]), FOUND_WORDS * counts[OPENED])
+            is_range = counts[STAGE] == HAS_RANGE
+            n_words = 2 * self._plan.rounds.n_outputs if is_range else FOUND_WORDS * counts[OPENED]
             self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0
 
     def _told_to(self, engine: int) -> Int64:
-        """Return what an engine is told of the nodes that were built: their rows, and the slots that it searches."""
+        """Return what an engine is told of the nodes that were built: their rows, the slots that it searches, and sums
+        of the root."""
         meeting, n, n_slots = self._meeting, self._counts[CHOSEN], self._layout.n_slots
         low, high = self._layout.offsets[meeting.shares[engine : engine + 2]].tolist()
         rows, histograms = np.split(meeting.room[meeting.begin :], [n])
         units = pairwise(meeting.units[: n + 1].tolist())
         return np.concatenate([
-            rows, *(histograms[n_slots * a + (b - a) * low : n_slots * a + (b - a) * high] for a, b in units)
+            rows, *(histograms[n_slots * a + (b - a) * low : n_slots * a + (b - a) * high] for a, b in units),
+            meeting.room[self._counts[AT] :][: 3 * self._counts[IS_ROOT]],
         ])  # fmt: skip
 
     def _allow(self) -> None:

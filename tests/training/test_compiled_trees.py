@@ -162,7 +162,7 @@ ROWS: dict[str, Params] = {
 
 
 BY_MESSAGES = [("plain", "best first"), ("plain", "symmetric"), ("many rows", "samples"), ("sparse", "best first"),
-               ("more engines than partitions", "samples")]  # fmt: skip
+               ("more engines than partitions", "samples"), ("plain", "no feature")]  # fmt: skip
 """Fits whose engines are also tried without memory in common."""
 
 
@@ -189,6 +189,20 @@ def test_engines_in_step_grow_the_trees_of_one(
         ours = train(given, shared, 3)
     assert len(grown) == how["engines"]
     assert ours.to_bytes() == theirs.to_bytes()
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+def test_trees_in_step_that_stay_leaves_are_those_of_one(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines meet once for each, so that one may be a tree ahead of another."""
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
+    x, _ = _rows(3_000, 4)
+    y = np.random.default_rng(3).integers(0, 4, len(x)).astype(np.float32)
+    params = {"device": "cpu", "objective": "multi:softprob", "num_class": 4, "min_child_weight": 1e9}
+    with quantized(Data(x, y, None), engines=3, partitions=3) as data, quantized(Data(x, y, None), engines=1) as alone:
+        found, wanted = (train(params, each, num_boost_round=20) for each in (data, alone))
+    assert found.to_bytes() == wanted.to_bytes()
+    assert len(found.trees) == 80 and all(len(tree.left) == 1 for tree in found.trees)
 
 
 def test_engines_in_step_take_what_their_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ Which node is split next is decided between regions by one thread (`_choose`). S
 not depend on how its work was shared.
 
 Several engines grow a tree together, each over its own rows, and decide alike. What they need of each other they tell
-at the ends of stages, `HAS_SUMS` and so on, in memory that all of them see; where there is none, the call returns, and
+at the ends of stages, `HAS_RANGE` and so on, in memory that all of them see; where there is none, the call returns, and
 is made again when all have been told (`Meeting`).
 """
 
@@ -303,11 +303,13 @@ class Meeting(NamedTuple):
     rank: int
     """Which of the engines this one is."""
     room: Int64
-    """This engine's room: how many meetings it has come to; from `SUMS` on, told at `HAS_SUMS`, the root's sums of g
-    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; before `begin`, told at
+    """This engine's room: how many meetings it has come to; from `SUMS` on, told with the root's histogram, its sums of
+    g and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; before `begin`, told at
     `HAS_RANGE`, the largest |g| and h of each output; from `begin` on, told at `HAS_BUILT`, rows of the nodes that were
     built, then their histograms, of which each engine adds up the slots of the features that it searches."""
     begin: int
+    n_rows: int
+    """Rows of all engines."""
     most_rows: int
     """Rows of the engine that has the most: if words can count them, it is words that are told."""
     rooms: Int64
@@ -478,7 +480,7 @@ def _start(state: Growing) -> None:
         nodes.sums[0, 0] += drawn[r, 1]
         nodes.sums[0, 1] += drawn[r, 2]
         nodes.n_rows[0] += drawn[r, 0]
-    nodes.n_total[0] = nodes.n_rows[0]
+    nodes.n_total[0] = state.meeting.n_rows if _meets(state) else nodes.n_rows[0]  # at most, until engines have met
     nodes.bounds[0, 0], nodes.bounds[0, 1] = -np.inf, np.inf
     _make_leaf(nodes, 0)
 
@@ -497,6 +499,12 @@ def _opens(state: Growing, node: int) -> bool:
     nodes, rules = state.nodes, state.rules
     heavy = np.float64(nodes.sums[node, 1]) * state.tree.numbers[UNIT_H] >= rules.regular.least_h
     return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
+
+
+@uncounted()
+def _stays_leaf(state: Growing) -> bool:
+    """Whether the root is not to be split, whatever its histogram."""
+    return bool(state.rules.max_leaves == 1 or not _opens(state, 0))
 
 
 @uncounted()
@@ -910,11 +918,12 @@ def _tell_sums(state: Growing) -> None:
 
 @uncounted()
 def _take_sums(state: Growing) -> None:
-    """Add up the root's sums of all engines."""
-    nodes = state.nodes
+    """Add up the root's sums of all engines, which lie where they were written, or after what else was sent."""
+    nodes, meeting, counts = state.nodes, state.meeting, state.step.counts
+    at = counts[AT] - meeting.begin if len(meeting.rooms) > 0 else _told_size(state, counts[CHOSEN])
     nodes.sums[0, 0] = nodes.sums[0, 1] = nodes.n_total[0] = 0
-    for engine in range(len(state.meeting.told)):
-        told = _told_by(state, engine, 3)
+    for engine in range(len(meeting.told)):
+        told = array_at(meeting.told[engine] + 8 * at, meeting.room, 3)
         nodes.sums[0, 0] += told[0]
         nodes.sums[0, 1] += told[1]
         nodes.n_total[0] += told[2]
@@ -925,6 +934,19 @@ def _share(state: Growing, engine: int) -> tuple[int, int]:
     """Return the slots of the features that an engine searches."""
     shares, offsets = state.meeting.shares, state.chunks.bins.offsets
     return offsets[shares[engine]], offsets[shares[engine + 1]]
+
+
+@uncounted()
+def _told_slots(state: Growing) -> tuple[int, int]:
+    """Return the slots of which engines have told this one: all in common memory, or those that it searches."""
+    return (0, state.pool.words.shape[1]) if len(state.meeting.rooms) > 0 else _share(state, state.meeting.rank)
+
+
+@uncounted()
+def _told_size(state: Growing, place: int) -> int:
+    """Return where the histogram of a node that is built begins in what an engine has told this one."""
+    low, high = _told_slots(state)
+    return int(state.step.counts[CHOSEN] + state.meeting.units[place] * (high - low))
 
 
 @uncounted()
@@ -1047,7 +1069,7 @@ def _say(state: Growing, thread: int) -> None:
     stage = state.step.counts[STAGE]
     if stage == HAS_RANGE:
         _tell_range(state)
-    elif stage == HAS_SUMS:
+    elif stage == HAS_BUILT and state.step.counts[IS_ROOT]:
         _tell_sums(state)
     elif stage == HAS_FOUND:
         _tell_found(state)
@@ -1059,7 +1081,7 @@ def _hear(state: Growing, thread: int) -> None:
     stage = state.step.counts[STAGE]
     if stage == HAS_RANGE:
         _take_range(state)
-    elif stage == HAS_SUMS:
+    elif stage == HAS_BUILT and state.step.counts[IS_ROOT]:
         _take_sums(state)
     elif stage == HAS_FOUND:
         _take_found(state)
@@ -1099,12 +1121,8 @@ def _add_up_pairs(state: Growing, place: int, low: int, high: int, into: Int64) 
 def _add_told(state: Growing, place: int, low: int, high: int) -> None:
     """Add up slots `[low, high)` of what all engines have of a node that was built."""
     nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
-    own, n = nodes.place[step.built[place]], step.counts[CHOSEN]
-    first, last = _share(state, meeting.rank)
-    if len(meeting.rooms) > 0:
-        first, last = 0, pool.words.shape[1]
-    begin, size = n + meeting.units[place] * (last - first), n + meeting.units[n] * (last - first)
-    n_engines = len(meeting.told)
+    own, (first, _) = nodes.place[step.built[place]], _told_slots(state)
+    begin, size, n_engines = _told_size(state, place), _told_size(state, step.counts[CHOSEN]), len(meeting.told)
     for turn in range(n_engines):  # each begins with itself: else all read what the first has, then the second
         told = _told_by(state, (meeting.rank + turn) % n_engines, size)[begin:]
         if nodes.in_words[step.built[place]]:
@@ -1331,8 +1349,12 @@ def _build(state: Growing, thread: int) -> None:
 
 @part
 def _find(state: Growing, thread: int) -> None:
-    """Find the best splits of the children that were opened, among the features that this engine searches."""
+    """Find the best splits of the children that were opened, among the features that this engine searches; the status
+    is `DONE` where the root stays a leaf."""
     step, rules, counts, meeting = state.step, state.rules, state.step.counts, state.meeting
+    if counts[IS_ROOT] and _stays_leaf(state):
+        counts[STATUS] = DONE
+        return
     _count_rows(state)
     low, high = _share(state, meeting.rank)
     n_features = max(1, meeting.shares[meeting.rank + 1] - meeting.shares[meeting.rank])
@@ -1473,14 +1495,14 @@ def _begin(state: Growing, thread: int) -> None:
 
 @uncounted()
 def _open_root(state: Growing) -> int:
-    """Open the root; `GROWS`, or `DONE` where it stays a leaf."""
-    nodes, step, counts = state.nodes, state.step, state.step.counts
-    if state.rules.max_leaves == 1 or not _opens(state, 0):
+    """Open the root; `GROWS`, or `DONE` where it stays a leaf: of several engines that is known with its histogram."""
+    if not _meets(state) and _stays_leaf(state):
         return DONE
+    step, counts = state.step, state.step.counts
     step.opened[0] = step.chosen[0] = step.built[0] = 0
     step.derived[0] = -1
     counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
-    _take_place(state, 0, nodes.n_total[0] <= WORD_ROWS)  # there is room for one
+    _take_place(state, 0, state.nodes.n_total[0] <= WORD_ROWS)  # there is room for one
     return GROWS
 
 
@@ -1554,7 +1576,7 @@ def _grow(state: Growing, thread: int) -> None:
                 run(state.team, n_threads, parts[WALK], state)
         if counts[STATUS] != GROWS:
             return
-        if _meets(state) and counts[STAGE] != HAS_OPENED:
+        if _meets(state) and counts[STAGE] != HAS_SUMS and counts[STAGE] != HAS_OPENED:
             run(state.team, 1, parts[SAY], state)
             arrive(state.meeting.room)
             counts[IS_TOLD] = 1
