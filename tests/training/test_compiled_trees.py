@@ -202,7 +202,7 @@ def test_trees_in_step_that_stay_leaves_are_those_of_one(sees: bool, monkeypatch
     with quantized(Data(x, y, None), engines=3, partitions=3) as data, quantized(Data(x, y, None), engines=1) as alone:
         found, wanted = (train(params, each, num_boost_round=20) for each in (data, alone))
     assert found.to_bytes() == wanted.to_bytes()
-    assert len(found.trees) == 80 and all(len(tree.left) == 1 for tree in found.trees)
+    assert len(found.trees) == 80 and all(len(tree.value) == 1 for tree in found.trees)
 
 
 def test_engines_in_step_take_what_their_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
