@@ -171,10 +171,12 @@ template <i32 N>
 static __device__ __forceinline__ void add_counts(const u32 (&counts)[N], u32* own, u32* all, u32* of_blocks) {
     if (threadIdx.x < N) own[threadIdx.x] = 0;
     __syncthreads();
+    if (__any_sync(ALL_LANES, counts[N - 1] != 0)) {  // few rows have marks in few warps
 #pragma unroll
-    for (i32 i = 0; i < N; ++i) {
-        const u32 of_warp = sum_of_warp(counts[i]);
-        if (threadIdx.x % WARP == 0 && of_warp) atomicAdd(&own[i], of_warp);
+        for (i32 i = 0; i < N; ++i) {
+            const u32 of_warp = sum_of_warp(counts[i]);
+            if (threadIdx.x % WARP == 0 && of_warp) atomicAdd(&own[i], of_warp);
+        }
     }
     __syncthreads();
     if (threadIdx.x >= N) return;
