@@ -46,7 +46,8 @@ struct Launch {
 };
 
 inline Fiber fibers[MAX_FIBERS];
-inline Lanes seen[MAX_FIBERS];  // what the lanes of a fiber's warp showed
+inline Lanes seen[MAX_FIBERS];  // what the lanes of a fiber's warp showed, where not all of them met
+inline Lanes seen_by_all[MAX_FIBERS / 32];  // what all lanes of a warp showed, until all of them meet again
 inline unsigned n_fibers;
 inline unsigned in_warps[MAX_FIBERS / 32];  // of each warp the lanes that wait for others of it
 inline Fiber* current;
@@ -98,27 +99,30 @@ UNCHECKED inline const unsigned long long* in_warp(unsigned mask, unsigned long 
     if (!(mask >> lane & 1)) fail("a lane is not in its own mask at " + place_of(*current));
     if (warp->rank + 31 - __builtin_clz(mask) >= n_fibers)
         fail("the mask names lanes that the block lacks at " + place_of(*current));
+    const bool of_all = mask == ~0u;
+    const unsigned long long* const found = (of_all ? seen_by_all[warp->rank / 32] : seen[current->rank]).values;
     unsigned& waiting = in_warps[warp->rank / 32];
     waiting |= 1u << lane;
     bool are_here = (waiting & mask) == mask;
-    Lanes shown{};
     for (unsigned rest = mask; are_here && rest; rest &= rest - 1) {
         const Fiber& other = warp[__builtin_ctz(rest)];
         are_here = other.mask == mask && is_at(other, file, line);
-        shown.values[__builtin_ctz(rest)] = other.value;
     }
     if (!are_here) {
         wait();  // the last to arrive will let this one go
-        return seen[current->rank].values;
+        return found;
     }
     waiting &= ~mask;
+    Lanes shown{};
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         Fiber& other = warp[__builtin_ctz(rest)];
-        seen[other.rank] = shown;
+        shown.values[__builtin_ctz(rest)] = other.value;
         other.state = State::READY;
     }
+    if (of_all) seen_by_all[warp->rank / 32] = shown;
+    for (unsigned rest = of_all ? 0 : mask; rest; rest &= rest - 1) seen[warp->rank + __builtin_ctz(rest)] = shown;
     if (is_fence) races::lanes_have_met(warp->rank, mask);
-    return seen[current->rank].values;
+    return found;
 }
 
 UNCHECKED inline void fiber_main() {

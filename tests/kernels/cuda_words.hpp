@@ -55,7 +55,7 @@ inline int __any_sync(unsigned mask, int value, CALLER) { return __ballot_sync(m
 inline int __all_sync(unsigned mask, int value, CALLER) { return __ballot_sync(mask, value, file, line) == mask; }
 
 template <class T>
-unsigned long long emulated_bits(T value) {
+inline unsigned long long emulated_bits(T value) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "warp operations take 4 or 8 bytes");
     unsigned long long bits = 0;
     std::memcpy(&bits, &value, sizeof(T));
@@ -73,7 +73,7 @@ unsigned __match_any_sync(unsigned mask, T value, CALLER) {
 
 // The value of lane `source` of the caller's group of `width` lanes; its own where `is_inside` is false.
 template <class T>
-T emulated_shuffle(unsigned mask, T value, int source, bool is_inside, int width, const char* file, int line) {
+inline T emulated_shuffle(unsigned mask, T value, int source, bool is_inside, int width, const char* file, int line) {
     const auto* seen = emulation::in_warp(mask, emulated_bits(value), file, line);
     if (!is_inside) return value;
     const int lane = static_cast<int>(emulation::current->rank % 32), from = lane / width * width + source;
@@ -86,21 +86,21 @@ T emulated_shuffle(unsigned mask, T value, int source, bool is_inside, int width
 inline int emulated_lane(int width) { return static_cast<int>(emulation::current->rank % 32) % width; }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, CALLER) {
+inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, CALLER) {
     return emulated_shuffle(mask, value, (source % width + width) % width, true, width, file, line);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER) {
+inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER) {
     const int source = emulated_lane(width) - static_cast<int>(delta);
     return emulated_shuffle(mask, value, source, source >= 0, width, file, line);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER) {
+inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER) {
     const int source = emulated_lane(width) + static_cast<int>(delta);
     return emulated_shuffle(mask, value, source, source < width, width, file, line);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CALLER) {
+inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CALLER) {
     const int source = emulated_lane(width) ^ bits;
     return emulated_shuffle(mask, value, source, source < width, width, file, line);
 }
