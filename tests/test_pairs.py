@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import pytest
@@ -14,22 +14,23 @@ PARAMETERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def met(choices: list[Choice]) -> set[Any]:
-    """Pairs of values, and values."""
-    return {frozenset((name, str(choice[name])) for name in (a, b)) for choice in choices
-            for a, b in [*combinations(choice, 2), *((name, name) for name in choice)]}  # fmt: skip
+def met(choices: list[Choice], together: int = 2) -> set[Any]:
+    """Values of up to so many parameters that are in one choice."""
+    return {frozenset((name, str(choice[name])) for name in names) for choice in choices
+            for names in combinations_with_replacement(choice, together)}  # fmt: skip
 
 
 def all_of(parameters: dict[str, Any]) -> list[Choice]:
     return [dict(zip(parameters, values, strict=True)) for values in product(*parameters.values())]
 
 
+@pytest.mark.parametrize("together", [2, 3])
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda given: f"{len(given)} parameters")
-def test_any_two_values_meet(parameters: dict[str, Any]) -> None:
-    chosen = pairs_of(parameters)
-    assert met(chosen) == met(all_of(parameters))
+def test_any_two_or_three_values_meet(parameters: dict[str, Any], together: int) -> None:
+    chosen = pairs_of(parameters, together=together)
+    assert met(chosen, together) == met(all_of(parameters), together)
     assert all(choice in all_of(parameters) for choice in chosen)
-    assert chosen == pairs_of(parameters)
+    assert chosen == pairs_of(parameters, together=together)
 
 
 def test_they_are_few() -> None:

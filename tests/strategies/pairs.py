@@ -21,9 +21,10 @@ Choice = dict[str, Any]
 
 
 def pairs_of(
-    parameters: Mapping[str, Iterable[Any]], possible: Callable[[Choice], bool] = lambda _: True
+    parameters: Mapping[str, Iterable[Any]], possible: Callable[[Choice], bool] = lambda _: True, together: int = 2
 ) -> list[Choice]:
-    """Combinations in which all values occur, and any two of two parameters that possible ones have together.
+    """Combinations in which all values occur, and any two of two parameters that possible ones have together; or any
+    `together` of as many.
 
     Chosen greedily, so they are about as few as there can be, and always the same.
     """
@@ -33,8 +34,8 @@ def pairs_of(
     for places in product(*(range(len(column)) for column in columns)):
         choice = {name: column[k] for name, column, k in zip(parameters, columns, places, strict=True)}
         if possible(choice):
-            pairs = combinations_with_replacement(enumerate(places), 2)  # a value with itself: that it occurs
-            everything.append((choice, reduce(or_, (1 << numbers[pair] for pair in pairs))))
+            met = combinations_with_replacement(enumerate(places), together)  # a value with itself: that it occurs
+            everything.append((choice, reduce(or_, (1 << numbers[each] for each in met))))
     missing, found = (1 << len(numbers)) - 1, []
     while missing:
         choice, met = max(everything, key=lambda each: (each[1] & missing).bit_count())
