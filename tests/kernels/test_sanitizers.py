@@ -32,9 +32,9 @@ def sanitizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-OF_KERNELS, OF_OTHERS = 8, 4
-"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them. What
-else is to be launched is launched by the tests that `sanitized.txt` names."""
+OF_KERNELS, OF_OTHERS = 8, 2
+"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them, which take
+ten times as long each. What else is to be launched is launched by the tests that `sanitized.txt` names."""
 FILES_OF_KERNELS, FILES_OF_OTHERS = 8, 3
 """Files that share a process, which takes over a second to start under sanitizers."""
 
@@ -43,10 +43,16 @@ def is_about_kernels(path: str) -> bool:
     return path.startswith(("tests/kernels", "tests/devices"))
 
 
+def launches_no_more(path: str) -> bool:
+    """Whether a file launches, for benchmarks, what tests of the library launch as well."""
+    return path.startswith("tests/benchmarks") and path not in ALWAYS.read_text()
+
+
 TESTS = sorted((
     path.relative_to(ROOT).as_posix()
     for path in sorted((ROOT / "tests").rglob("test_*.py"))
     if path.name not in ("test_sanitizers.py", "test_races.py")
+    and not launches_no_more(path.relative_to(ROOT).as_posix())
     and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends|\bPlace\b", path.read_text())
 ), key=is_about_kernels)  # fmt: skip
 """Files that may have tests marked `emulated`."""
