@@ -73,13 +73,25 @@ def pytest_configure() -> None:
         CudaRuntime.__init__ = make_smaller  # type: ignore[assignment]
 
 
+FIRST = [
+    "tests/training/test_compiled_trees.py", "tests/cluster/test_channels.py", "tests/compute_sanitizer/test_run.py",
+    "tests/kernels/test_gradient_rounds.py",
+]  # fmt: skip
+"""Files that come first: one compiles most CPU kernels, on two cores. Processes of later files find these on disk; they
+would else compile the same at once, the workers of a cluster above all. The other files need few CPU kernels."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `late` come last: they are many small pieces of work, which leave no process idle at the end.
+    """Those of `FIRST` come first; tests marked `late` come last: they are many small pieces of work, which leave no
+    process idle at the end.
 
     Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
     them large, and those that are always run there.
     """
-    items.sort(key=lambda item: item.get_closest_marker("late") is not None)
+    places = {file: place for place, file in enumerate(FIRST, -len(FIRST))}
+    items.sort(key=lambda item: (
+        item.get_closest_marker("late") is not None, places.get(item.nodeid.split("::")[0], 0)
+    ))  # fmt: skip
     for item in items:
         if item.get_closest_marker("late"):
             item.add_marker(pytest.mark.timeout(LATE_SECONDS))
