@@ -304,6 +304,7 @@ def test_gradients_that_are_not_finite_end_the_fit(params: dict[str, Any], taken
 
 
 def test_rounds_grow_while_the_host_finishes_others(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MORE_ROUNDS", 2)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
     told: list[tuple[str, int]] = []
     grow, trees_of = DeviceGrower._grow_round, DeviceGrower._trees_of
@@ -341,6 +342,7 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
     fails: str, with_host: bool, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     growth = {"grow_policy": "lossguide", "colsample_bynode": 0.99} if with_host else {}
+    monkeypatch.setattr(coordinator, "MORE_ROUNDS", 2)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # rounds 1 and 2 are asked for together
     calls: list[int] = []
 

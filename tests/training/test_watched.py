@@ -178,6 +178,7 @@ def test_early_stopping_inside_a_take_of_rounds(
 
 
 def test_callbacks_see_rounds_in_order(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MORE_ROUNDS", 2)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
     stories = []
     for device in ("cpu", "cuda"):
