@@ -34,8 +34,8 @@ def pairs_of(
     for places in product(*(range(len(column)) for column in columns)):
         choice = {name: column[k] for name, column, k in zip(parameters, columns, places, strict=True)}
         if possible(choice):
-            met = combinations_with_replacement(enumerate(places), together)  # a value with itself: that it occurs
-            everything.append((choice, reduce(or_, (1 << numbers[each] for each in met))))
+            groups = combinations_with_replacement(enumerate(places), together)  # a value with itself: that it occurs
+            everything.append((choice, reduce(or_, (1 << numbers[group] for group in groups))))
     missing, found = (1 << len(numbers)) - 1, []
     while missing:
         choice, met = max(everything, key=lambda each: (each[1] & missing).bit_count())
