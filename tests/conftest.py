@@ -82,8 +82,8 @@ would else compile the same at once, the workers of a cluster above all. The oth
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those of `FIRST` come first; tests marked `late` come last: they are many small pieces of work, which leave no
-    process idle at the end.
+    """Sort tests: those in files of `FIRST` come first; those marked `late` come last, as many small pieces of work
+    leave no process idle at the end.
 
     Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
     them large, and those that are always run there.

@@ -61,7 +61,7 @@ PIECES: dict[str, Pieces] = {
 
 @pytest.mark.parametrize("name", PIECES)
 def test_rows_draw_by_the_ids_they_had(name: str, runtime: Runtime, rng: np.random.Generator) -> None:
-    """Their integers are those of before, in the new order, whether all are drawn or some."""
+    """Rows that have moved are quantized to the integers that they had before, whether all are drawn or some."""
     n, xp = 501, runtime.xp
     order = rng.permutation(n).astype(np.uint32)
     g, h = (rng.random(n).astype(np.float32) for _ in range(2))

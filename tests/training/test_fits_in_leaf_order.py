@@ -142,7 +142,7 @@ def test_rows_that_are_evaluated_stay(
             evals = [(dataset, "train")] if evaluated else []
             outcomes.append((model(dataset, LOGISTIC, device, evals=evals, evals_result=results), results))
     assert outcomes[0] == outcomes[1]
-    assert moves == [] if evaluated else [N_ROWS]
+    assert moves == ([] if evaluated else [N_ROWS])
 
 
 def test_rows_that_fits_share_stay(place: Place, moves: list[int], rng: np.random.Generator) -> None:
