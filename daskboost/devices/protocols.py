@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from daskboost.devices.cpu.gradients import ResidualQuery
+from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
@@ -100,14 +101,6 @@ class RowGradients(Protocol):
 
     def gradients(self, index: int) -> tuple[Array, Array]:
         """Return a chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
-
-
-class GradientLoops(Protocol):
-    """What fills gradients of a loss of one output where array expressions would do the same."""
-
-    def fill(self, label: Array, margin: Array, weight: Array | None, g: Array, h: Array) -> Float64:
-        """Fill `g` and `h` of a chunk's rows; float32, shape (rows, 1) but for labels and weights, which multiply.
-        Returns the largest |g| and h; float64, shape (2, 1), on the host."""
 
 
 class Frontier(Protocol):

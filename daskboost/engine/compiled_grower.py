@@ -23,6 +23,7 @@ from daskboost.devices.cpu.grow import (
     GROWING,
     LOGGED,
     LOSSGUIDE,
+    MOST,
     N_ROUND_COUNTS,
     ROUND,
     SYMMETRIC,
@@ -44,7 +45,6 @@ from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import ExpressionGradients
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
-from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows
@@ -97,7 +97,8 @@ class CompiledGrower:
         self._spec, self._sets, self._gradients, self._n_wanted = spec, engine.sets, trees.gradients, n_wanted
         params, small, threads = spec.params, spec.recipe.small_data, engine.device.threads
         self._grown, self._first = deque[tuple[TreeTable, ...]](), 0
-        self._failure: DataError | None = None
+        self._is_refused = False
+        """Whether gradients of the round after those that have grown are not finite."""
         self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog()
         self._asks = has_own_features(params)
         shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
@@ -149,35 +150,33 @@ class CompiledGrower:
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in the margins of evaluation sets; margins of
         training rows may have those of rounds ahead."""
-        if not self._grown:
+        if not self._grown and not self._is_refused:
             self._grow_rounds(rows.iteration)
+        if not self._grown:
+            for largest_g, largest_h in self._rounds.largest.T.tolist():
+                check_range(self._spec.objective.name, rows.iteration, largest_g, largest_h)
         trees = self._grown.popleft()
         self._sets.add_to_evals([(walk_arrays(tree), output) for output, tree in enumerate(trees)])
         return lambda: trees
 
     def _grow_rounds(self, iteration: int) -> None:
-        """Grow as many rounds as are wanted, or fewer if the log has no room for more, or one of them fails: the next
-        call tells then."""
-        if self._failure is not None:
-            raise self._failure
+        """Grow as many rounds as are wanted, or fewer if the log has no room for more, or gradients of one are not
+        finite: those before it do not tell."""
         self._begin(iteration)
         rounds, rooms = self._rounds, self._rooms
         counts, n_outputs = rounds.counts, rounds.n_outputs
+        if not self._parts.any():
+            find_parts(rooms[0].state, self._n_processes)
         while True:
-            if not self._parts.any():
-                find_parts(rooms[0].state, self._n_processes)
             self._call.grow([room.state for room in rooms])
             growing = rooms[: counts[GROWING]]
-            if counts[FIRST] < 0 or any(room.is_refused for room in growing):
+            self._is_refused = any(room.is_refused for room in growing)
+            if counts[FIRST] < 0 or self._is_refused:
                 break
             for room in growing:
                 room.mend()
             self._make_room_in_log()
-        if counts[FIRST] >= 0:
-            self._failure = self._refusal(iteration + int(counts[ROUND]))
         n = int(counts[ROUND])
-        if n == 0 and self._failure is not None:
-            raise self._failure
         trees = self._log.tables(self._spec.cuts, n * n_outputs)
         self._grown.extend(tuple(trees[k * n_outputs : (k + 1) * n_outputs]) for k in range(n))
 
@@ -188,11 +187,10 @@ class CompiledGrower:
         rates = spec.learning_rates[iteration - spec.first_iteration :]
         n = min(len(rates), self._most or max(1, self._n_wanted()))
         if self._draws:
-            n = max(1, min(n, ALLOWED_BYTES // self._allowed(1).nbytes))
+            n = max(1, min(n, ALLOWED_BYTES // (rounds.n_outputs * rounds.allowed[0].nbytes)))
+            change(rounds, allowed=self._allowed(n))
         keys = keys_of_trees(seed, range(iteration, iteration + n), rounds.n_outputs)
         change(rounds, keys=keys, learning_rates=np.array(rates[:n], np.float64))
-        if self._draws:
-            change(rounds, allowed=self._allowed(n))
         rounds.counts[:] = 0
         rounds.counts[FIRST], rounds.counts[WANTED] = -1, n
         self._make_room_in_log()
@@ -205,17 +203,8 @@ class CompiledGrower:
         counts, n_outputs = self._rounds.counts, self._rounds.n_outputs
         left = n_outputs - max(0, int(counts[FIRST]))
         capacity = max(len(room.nodes.left) for room in self._rooms)
-        n_trees = int(counts[WANTED]) * n_outputs
+        counts[MOST], n_trees = n_outputs * capacity, int(counts[WANTED]) * n_outputs
         self._log.make_room(int(counts[LOGGED]) + left * capacity, n_trees, int(counts[LOGGED]))
-
-    def _refusal(self, iteration: int) -> DataError:
-        """Return why a round has no trees."""
-        for largest_g, largest_h in self._rounds.largest.T.tolist():
-            try:
-                check_range(self._spec.objective.name, iteration, largest_g, largest_h)
-            except DataError as error:
-                return error
-        raise AssertionError("a range is refused only where it is not finite")
 
     def _features(self, tree: int) -> FeatureRules:
         """Return what the nodes of a tree may use, by its number in the call."""

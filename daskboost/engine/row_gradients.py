@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.devices.cpu.losses import GradientLoops as CompiledLoops
+from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.devices.protocols import Device, GradientLoops, RowGradients
+from daskboost.devices.protocols import Device, RowGradients
 from daskboost.devices.row_order import Following
 from daskboost.dtypes import Array, Float32, Float64
 from daskboost.engine.setup import EngineSetup
@@ -117,10 +117,9 @@ class ExpressionGradients:
     def filling(self) -> Filling | None:
         """Return what fills gradients in compiled code; None where array expressions do."""
         loops = self.loops
-        if not isinstance(loops, CompiledLoops):
+        if loops is None:
             return None
-        margins = self._rows.train.margins
-        return Filling(loops, [loops.job(*self.filled(index)) for index in range(len(margins))], margins)
+        return Filling(loops, [loops.job(*self.filled(index)) for index in range(len(self._rows.train.margins))])
 
     def recall(self, index: int) -> None:
         if not self._keep:

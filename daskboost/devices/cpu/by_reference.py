@@ -141,8 +141,9 @@ def kind_of(record: Record) -> Reference:
     return record._kind
 
 
-def address_of(record: Record) -> int:
+def address_of(record: object) -> int:
     """Return where a record lies, as long as it is kept."""
+    assert isinstance(record, Record)
     return record._address
 
 

@@ -270,10 +270,11 @@ class Rounds(NamedTuple):
     """`ROUND` and so on."""
 
 
-N_ROUND_COUNTS = 6
-ROUND, WANTED, FIRST, GROWING, LOGGED, ENDED = range(N_ROUND_COUNTS)
+N_ROUND_COUNTS = 7
+ROUND, WANTED, FIRST, GROWING, LOGGED, ENDED, MOST = range(N_ROUND_COUNTS)
 """Places in `Rounds.counts`: rounds that are over, and that are wanted; the first output whose trees grow now, -1
-before a round begins, and how many grow; nodes and trees in the log."""
+before a round begins, and how many grow; nodes and trees in the log; the most nodes of a round, by the room that its
+trees have."""
 
 
 class Tree(NamedTuple):

@@ -307,9 +307,9 @@ class GradientLoops:
             Job(self._team, self._loss, label, margin, weight, g, h, block, self.tops, self._scratch)
         )
 
-    def threads_for(self, margin: Float32) -> int:
+    def threads_for(self, job: Job) -> int:
         """Return how many threads it is worth to fill the gradients of a chunk."""
-        return threads_worth(self._n_threads, margin.size * _ROW_NS)
+        return threads_worth(self._n_threads, job.margin.size * _ROW_NS)
 
     def address(self, job: Job) -> int:
         """Return the address of the part."""
@@ -323,6 +323,6 @@ class GradientLoops:
         if self._job is None or any(one is not other for one, other in zip(arrays, self._last, strict=True)):
             self._last, self._job = arrays, self.job(label, margin, weight, g, h)
         self.tops[:] = 0
-        start(self._team, self.threads_for(margin), self.address(self._job), self._job)
+        start(self._team, self.threads_for(self._job), self.address(self._job), self._job)
         found: Float64 = self.tops.max(axis=0).view(np.float32).astype(np.float64)
         return found

@@ -16,11 +16,10 @@ import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at
-from daskboost.devices.cpu.by_reference import Record, address_of, by_reference
+from daskboost.devices.cpu.by_reference import address_of, by_reference
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.grow import (
     DONE,
-    ENDED,
     FILLED,
     FIRST,
     GROW,
@@ -28,6 +27,7 @@ from daskboost.devices.cpu.grow import (
     GROWS,
     IS_TOLD,
     LOGGED,
+    MOST,
     N_COUNTS,
     ROUND,
     STAGE,
@@ -43,7 +43,7 @@ from daskboost.devices.cpu.losses import GradientLoops, Job
 from daskboost.devices.cpu.team import TEAM_WORDS, next_task, part, run, run_at, start
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import host_address
-from daskboost.dtypes import Float32, Int32, Int64
+from daskboost.dtypes import Int32, Int64
 
 
 class Grove(NamedTuple):
@@ -68,8 +68,6 @@ class Grove(NamedTuple):
     """Addresses of the words of each room's team, shape (rooms,)."""
     counts: Int64
     """Addresses of each room's `Step.counts`, shape (rooms,)."""
-    capacities: Int64
-    """Nodes that there is room for in each, shape (rooms,)."""
 
 
 GROW_ROUNDS, GROW_EACH, FILL, GROW_TREE, LOG_TREE = range(5)
@@ -150,13 +148,8 @@ def _go_on(grove: Grove) -> bool:
 @uncounted()
 def _may_begin(grove: Grove) -> bool:
     """Whether another round is wanted, and the log has room for it."""
-    counts, log = grove.rounds.counts, grove.rounds.log
-    most = grove.capacities[0]
-    for room in range(len(grove.capacities)):
-        most = max(most, grove.capacities[room])
-    n_trees = _trees_of_round(grove)
-    fits = counts[LOGGED] + n_trees * most <= len(log.left) and counts[ENDED] + n_trees <= len(log.ends)
-    return bool(counts[ROUND] < counts[WANTED] and (fits or counts[ROUND] == 0))
+    counts = grove.rounds.counts
+    return bool(counts[ROUND] < counts[WANTED] and counts[LOGGED] + counts[MOST] <= len(grove.rounds.log.left))
 
 
 @part
@@ -188,7 +181,6 @@ class Filling(NamedTuple):
     loops: GradientLoops
     jobs: Sequence[Job]
     """What the loops work on, of each chunk."""
-    margins: Sequence[Float32]
 
 
 class RoundsCall:
@@ -196,31 +188,25 @@ class RoundsCall:
     gradients."""
 
     def __init__(self, threads: Threads, rounds: Rounds, filling: Filling | None, n_rooms: int) -> None:
-        self._filling, self._parts = filling, np.zeros(5, np.int64)
-        self._states, self._teams, self._counts, self._capacities = np.zeros((4, n_rooms), np.int64)
+        self._filling, self._parts = filling, np.zeros(5, np.int64)  # compiled code has the addresses of jobs alone
+        self._states, self._teams, self._counts = np.zeros((3, n_rooms), np.int64)
         jobs, tops, of_jobs = [], np.zeros((int(filling is not None), *rounds.largest.shape), np.int32), []
         if filling is not None and filling.jobs:
-            jobs, tops = [_address(job) for job in filling.jobs], filling.loops.tops
-            of_jobs = [filling.loops.threads_for(margin) for margin in filling.margins]
+            jobs, tops = [address_of(job) for job in filling.jobs], filling.loops.tops
+            of_jobs = [filling.loops.threads_for(job) for job in filling.jobs]
             self._parts[FILL] = filling.loops.address(filling.jobs[0])
         self._threads, self._grove = threads, by_reference(Grove(
             threads.team, threads.count, rounds, np.array(jobs, np.int64), np.array(of_jobs, np.int64), tops,
-            self._parts, self._states, self._teams, self._counts, self._capacities,
+            self._parts, self._states, self._teams, self._counts,
         ))  # fmt: skip
 
     def grow(self, states: Sequence[Growing]) -> None:
         """Go on with rounds; `states` are those of all rooms, which have their parts."""
         for room, state in enumerate(states):
-            self._states[room], self._teams[room] = _address(state), host_address(state.team)
-            self._counts[room], self._capacities[room] = host_address(state.step.counts), len(state.nodes.left)
+            self._states[room], self._teams[room] = address_of(state), host_address(state.team)
+            self._counts[room] = host_address(state.step.counts)
         if not self._parts[GROW_ROUNDS]:
             own = [_grow_rounds, _grow_each][: len(states)]
             self._parts[: len(own)] = addresses_of(own, self._grove, 1)
             self._parts[GROW_TREE], self._parts[LOG_TREE] = states[0].parts[[GROW, WRITE_LOG]]
         start(self._threads.team, 1, self._parts[GROW_ROUNDS], self._grove)
-
-
-def _address(of: tuple[object, ...]) -> int:
-    """Return where a tuple lies that is `by_reference`."""
-    assert isinstance(of, Record)
-    return address_of(of)

@@ -34,7 +34,7 @@ from numba.core.typing.templates import Signature
 
 from daskboost.devices.cpu import Emitted, intrinsic, njit, uncounted
 from daskboost.devices.cpu.addressed import array_at
-from daskboost.devices.cpu.by_reference import Record, address_of
+from daskboost.devices.cpu.by_reference import address_of
 from daskboost.dtypes import Int64
 
 _cgutils: Any = cgutils  # these have no types
@@ -338,7 +338,6 @@ def _start(words: Int64, n_threads: int, part: int, state: int) -> None:
 
 def start(words: Int64, n_threads: int, part: int, state: Any) -> None:
     """Do what `run` does, from Python; `state` is `by_reference`."""
-    assert isinstance(state, Record)
     _start(words, n_threads, part, address_of(state))
 
 
