@@ -19,7 +19,7 @@ GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 SCORE_FUNCTIONS = ("auto", "newton", "l2")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
-REDUCTIONS = ("auto", "coordinator", "peers")
+REDUCTIONS = ("auto", "coordinator", "peers", "nccl")
 OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
 ON_SAMPLES = ("certified", "sampled")
 """Values of `out_of_core` whose trees grow on some of the rows."""

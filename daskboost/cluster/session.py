@@ -196,6 +196,9 @@ class Engine(AnsweringEngine, Protocol):
     def go_on(self) -> None:
         """Do what is likely to be asked for next, while the last reply is on its way."""
 
+    def stop(self) -> None:
+        """Wait for no other engine any more; from any thread."""
+
 
 @dataclass(eq=False)
 class EngineSession:
@@ -234,6 +237,8 @@ class EngineSession:
         self._stopping.set()
         self.channel.interrupt()
         self.peers.close()
+        if (engine := self._engine) is not None:
+            engine.stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the session ended, engine closed, within the timeout."""

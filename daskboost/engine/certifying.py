@@ -128,6 +128,9 @@ class CertifiedTrees:
         sums = frontier.end_pass()
         return m.Certified(range_of(source.found_ranges()), tuple(sums[a:b] for a, b in spans))
 
+    def stop(self) -> None:
+        """Do nothing: it waits for others by their peers."""
+
     def close(self) -> None:
         """Free the histograms of the last pass."""
         self._found = None

@@ -1,7 +1,8 @@
 """Trees that grow on an engine's device, one launch behind the other: the host is asked for no decision within a tree.
 
-`fit/host_grower.py` grows the same trees and serves all fits; this grower is for those of one engine whose recipe and
-plan do without the host.
+`fit/host_grower.py` grows the same trees and serves all fits; this grower is for those whose recipe and plan do without
+the host. Several engines grow them in step, each on its own rows: whatever rows add up to is added up over all of them
+on the devices (`devices/gpu/runtime/collective.py`), so that all make the same choices.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredCh
 from daskboost.devices.gpu.rows.leaf_order import compile_ahead, put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     Event,
@@ -78,17 +80,21 @@ class TreeGroup:
 
 
 class DeviceGrower:
-    """Grows the trees of rounds on the GPU of the only engine of a fit, whose plan has trees that do without the host;
-    `total_weight` is that of all rows, where data are small. `watch` : metrics that are kept beside the trees."""
+    """Grows the trees of rounds on the GPU of an engine, whose plan has trees that do without the host; `others` joins
+    it with those of the other engines, which grow the same trees in step.
 
-    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch) -> None:
+    `total_weight` is that of all rows, where data are small. `watch` : metrics that are kept beside the trees.
+    """
+
+    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch, others: Collective
+                 ) -> None:  # fmt: skip
         device, trees = engine.device, engine.trees
         assert isinstance(trees, TreesOnAllRows) and device.split_kernels is not None
         rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
         assert isinstance(rows, GpuRows)
         self._device, self._sets = device, engine.sets
-        self._rows, self._spec = rows, spec
-        n_rows, n_features = rows.chunks[0].n_rows, spec.cuts.n_features
+        self._rows, self._spec, self._others = rows, spec, others
+        n_rows, n_features = spec.recipe.n_rows, spec.cuts.n_features
         self._rules = growth_rules(params, spec.search_rules, n_rows, n_features, spec.interaction_groups)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
@@ -109,7 +115,7 @@ class DeviceGrower:
         if self._orders_rows:
             compile_ahead(kernels.runtime)
         self._refit = Refit(
-            kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
+            kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below, others
         ) if spec.recipe.refits else None  # fmt: skip
         self._quantiles = self._leaf_quantiles(trees.gradients, rows.chunks[0].n_trees)
         self.watch = watch
@@ -156,7 +162,8 @@ class DeviceGrower:
         if spec.recipe.quantiles is None:
             return None
         labels = Labels(label, weight, weight_scale(spec.largest_weight))
-        return LeafQuantiles(self._runtime, labels, spec.recipe.quantiles, n_trees, self._rules.levels.most_leaves)
+        most_leaves = self._rules.levels.most_leaves
+        return LeafQuantiles(self._runtime, labels, spec.recipe.quantiles, n_trees, most_leaves, self._others)
 
     def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
         """What finds splits without histograms, where the plan is to do without."""
@@ -249,7 +256,7 @@ class DeviceGrower:
         takes_all = self._below == ALL
         walks = (view.walks_fast or not takes_all) and self._quantiles is None
         reaches_leaves = (not walks and self._refit is None) or self._orders_rows
-        rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
+        rows = ChunkRows(self._rows, view, self._rows.chunks[0], self._others, takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
             if not self._every_feature:
@@ -290,12 +297,14 @@ class DeviceGrower:
         first = group.outputs.start
         if first == 0:
             self._gradients.find_range()
+            self._others.find_largest(self._rounding.tops)
             self._rounding.find_scales(self._scale_rule)
             if self._refit is not None:
                 self._refit.find_scales(self._exact_rule)
         self._gradients.quantize(
             first, chunk.order, chunk.pairs, chunk.bounds, len(group.trees), group.grower.tables.capacity
         )
+        self._others.add_up(self._rounding.sums[group.outputs])
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train, grower, first = self._sets.train, group.grower, group.outputs.start

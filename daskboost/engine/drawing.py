@@ -90,5 +90,8 @@ class DrawnTrees:
         self._waiting.add(message.tree, message.output)
         return m.Done()
 
+    def stop(self) -> None:
+        """Do nothing: it waits for others by their peers."""
+
     def close(self) -> None:
         """Free nothing: memory goes with the arrays."""

@@ -33,6 +33,9 @@ class Part(Protocol):
     def answers(self) -> Answers:
         """What answers each request that is this part's."""
 
+    def stop(self) -> None:
+        """Wait for no other engine any more, which may not come; from any thread."""
+
     def close(self) -> None:
         """Free what is not freed with the arrays."""
 
@@ -101,6 +104,11 @@ class Engine:
             with self.device.errors():
                 self._next_work()
 
+    def stop(self) -> None:
+        """See `Part.stop`; what is worked on ends soon, if only with an error."""
+        for part in list(self._parts):
+            part.stop()
+
     def close(self) -> None:
         """Free the device's threads and the rows' memory; shards belong to whoever made them."""
         self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
@@ -141,6 +149,9 @@ class TreesOnAllRows:
         self.tree_rows.finish_tree(message)
         self._sets.add_to_evals([(message.tree, message.output)])
         return m.Done()
+
+    def stop(self) -> None:
+        """Do nothing: it waits for others by their peers."""
 
     def close(self) -> None:
         """Free nothing: memory goes with the arrays."""

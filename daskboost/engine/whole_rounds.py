@@ -7,14 +7,16 @@ all engines in step, each of which is told by the others what a coordinator woul
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.gpu.runtime.collective import Alone, Collective
 from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
 from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice, WatchedMetrics
 from daskboost.engine.engine import Engine
@@ -33,7 +35,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Alone:
+class Called:
     """One engine, asked by a call."""
 
     n_engines = 1
@@ -60,7 +62,7 @@ class InStep:
 
 class WholeRounds:
     """What an engine answers that grows whole rounds, on its own threads, since searching and building take turns: the
-    only engine of a fit, or several in step where each grows its trees in compiled calls."""
+    only engine of a fit, or several in step where each grows its trees in compiled calls or on its GPU."""
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers) -> None:
         self._failure: Exception | None = None
@@ -70,22 +72,22 @@ class WholeRounds:
         """Rounds that are to grow now."""
         self._is_asked = False
         self._peers = peers
-        self.grows_alone = engine.device.without_host and peers.n_peers == 1
-        """Whether trees grow on a device alone."""
+        self.grows_alone = engine.device.without_host
+        """Whether trees grow on a device, or on several that are joined, without the host."""
         reason = "" if self.grows_alone else why_not_compiled(engine, spec)
-        self._reason = _why_not_in_step(spec, reason) if peers.n_peers > 1 else ""
-        """Why the coordinator is to grow the rounds."""
+        self._others: Collective = Alone()
         has_own = any(isinstance(metric, CustomMetric) for metrics in spec.metrics for metric in metrics)
         self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
         """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
         outbox = Outbox(InStep(engine, peers))
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
+        self._join = partial(self._meet, engine, spec, reason, partial(self._start_on_device, engine, spec, outbox))
+        """Decides with the other engines, and returns, why the coordinator is to grow the rounds."""
         if self.grows_alone:
-            grower = _device_grower(engine, spec, outbox)
-            self._rounds = _rounds_on_device(engine, spec, outbox, grower)
-            if engine.device.watches or not spec.eval_names:  # else the host waits for each round's metrics
-                self._close_batch = grower.close_batch
+            self._rounds: Iterator[GrownRound] = iter(())
+            if peers.n_peers == 1:
+                self._start_on_device(engine, spec, outbox)
         elif reason:
             self._rounds = rounds_of(spec, outbox, threads)
         else:
@@ -93,10 +95,41 @@ class WholeRounds:
         if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in compiled calls")
 
+    def _start_on_device(self, engine: Engine, spec: FitSpec, outbox: Outbox) -> None:
+        """Have memory for trees that grow without the host, the first of which grows when it is asked for."""
+        total_weight, device = weight_of_small_data(outbox, spec), engine.device
+        with device.errors():
+            watch = Watch(device, engine.sets.evaluators if device.watches else ())
+            grower = DeviceGrower(engine, spec, total_weight, watch, self._others)
+        evaluation = WatchedMetrics(grower) if device.watches else evaluation_of(spec, Outbox(Called(engine)))
+        self._rounds = grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
+        if device.watches or not spec.eval_names:  # else the host waits for each round's metrics
+            self._close_batch = grower.close_batch
+
+    def _meet(self, engine: Engine, spec: FitSpec, reason: str, start: Callable[[], None]) -> str:
+        """Agree with all other engines on who grows the rounds, and join their GPUs if these do."""
+        kernels = engine.device.split_kernels
+        runtime = None if kernels is None else kernels.runtime
+        if runtime is not None:
+            no_room = spec.recipe.host_reason or "a GPU has no room to grow trees without the host"
+            reason = runtime.why_apart() if self.grows_alone else no_room
+        own = m.InStepWith("" if runtime is None else runtime.name, _why_not_in_step(spec, reason))
+        told = self._peers.share(own)
+        gpus = tuple(each.gpu for each in told)
+        found = next((each.reason for each in told if each.reason), "") or why_not_joined(gpus)
+        if runtime is not None and not found:
+            self._others = runtime.joined(self._peers, gpus)
+            start()
+        self.grows_alone &= not found
+        return found
+
     @property
     def answers(self) -> Answers:
         """What answers requests for rounds."""
-        return {m.WhyNotWhole: lambda _: m.Reason(self._reason), m.GrowRounds: self._grow}
+        return {m.WhyNotWhole: self._why_not_whole, m.GrowRounds: self._grow}
+
+    def _why_not_whole(self, message: m.WhyNotWhole) -> m.Reason:
+        return m.Reason(self._join() if self._peers.n_peers > 1 else "")
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
         self._is_asked = True
@@ -148,35 +181,35 @@ class WholeRounds:
         """Return what the coordinator is told of a round: its trees by one engine only."""
         return grown if self._peers.rank == 0 else replace(grown, trees=())
 
+    def stop(self) -> None:
+        """Wait for no other engine's GPU any more; from any thread."""
+        self._others.abort()
+
     def close(self) -> None:
         """Forget the rounds, which hold the engine."""
-        self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
-        self._rounds, self._ahead, self._close_batch = iter(()), [], None
+        has_failed, self._failure = self._failure is not None, None
+        # What is kept here refers to the engine, whose arrays would wait for the garbage collector.
+        self._rounds, self._ahead, self._close_batch, self._join = iter(()), [], None, str
+        if has_failed:
+            self._others.abort()
+        self._others.close()
 
 
 def _why_not_in_step(spec: FitSpec, reason: str) -> str:
-    """Return why engines do not grow whole rounds in step, given why one of them does not grow trees in compiled
-    calls."""
+    """Return why engines do not grow whole rounds in step, given why one of them does not grow trees by itself."""
     return reason or ("reduction='coordinator' asks for it" if spec.params.reduction == "coordinator" else "")
+
+
+def why_not_joined(gpus: Sequence[str]) -> str:
+    """Return why engines on these GPUs, of which "" is none, do not grow rounds in step; empty where they do."""
+    if not all(gpus):
+        return "some engines are on a GPU, others are not" if any(gpus) else ""
+    return "several engines are on one GPU" if len(set(gpus)) < len(gpus) else ""
 
 
 def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers, n_wanted: Callable[[], int]
                      ) -> Iterator[GrownRound]:  # fmt: skip
     """Give the rounds of a fit whose trees grow on a CPU, in compiled calls, from the first that is asked for on."""
-    total_weight, evaluation = weight_of_small_data(outbox, spec), evaluation_of(spec, Outbox(Alone(engine)))
+    total_weight, evaluation = weight_of_small_data(outbox, spec), evaluation_of(spec, Outbox(Called(engine)))
     with closing(CompiledGrower(engine, spec, peers, total_weight, n_wanted)) as grower:
         yield from grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
-
-
-def _device_grower(engine: Engine, spec: FitSpec, outbox: Outbox) -> DeviceGrower:
-    """Return what grows the rounds of a fit on the engine's device."""
-    total_weight = weight_of_small_data(outbox, spec)
-    with engine.device.errors():
-        watch = Watch(engine.device, engine.sets.evaluators if engine.device.watches else ())
-        return DeviceGrower(engine, spec, total_weight, watch)
-
-
-def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox, grower: DeviceGrower) -> Iterator[GrownRound]:
-    """Give the rounds of a fit whose trees grow on the engine's device."""
-    evaluation = WatchedMetrics(grower) if engine.device.watches else evaluation_of(spec, outbox)
-    return grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import add
 
 from daskboost.devices.cpu.threads import Threads
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError, DeviceError, ParameterError
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import base_margins, base_score_of
 from daskboost.fit.leaves import MarginBounds
@@ -119,7 +119,7 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
         bounds.add(tree, output, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
     rounds = (
-        asked_rounds(outbox, len(spec.learning_rates)) if grow_whole_rounds(outbox)
+        asked_rounds(outbox, len(spec.learning_rates)) if grow_whole_rounds(outbox, spec)
         else (grown.finished() for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     for iteration, grown in enumerate(rounds, spec.first_iteration):
@@ -135,13 +135,24 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
     return progress
 
 
-def grow_whole_rounds(outbox: Outbox) -> bool:
-    """Whether the engines of a fit grow whole rounds in step (`WholeRounds`); otherwise the coordinator grows them."""
+def grow_whole_rounds(outbox: Outbox, spec: FitSpec) -> bool:
+    """Whether the engines of a fit grow whole rounds in step (`WholeRounds`); otherwise the coordinator grows them.
+
+    Raises
+    ------
+    DeviceError
+        GPUs that are to be joined cannot be.
+    """
     reasons = {reply.text for reply in outbox.ask(m.WhyNotWhole()) if reply.text}
+    if reasons and spec.params.reduction == "nccl":
+        raise DeviceError(
+            f"reduction='nccl' joins the GPUs of {outbox.n_engines} engines, and {'; '.join(sorted(reasons))}: use "
+            "reduction='auto'"
+        )
     if reasons:
         logger.info("trees grow level by level, as the coordinator says: %s", "; ".join(sorted(reasons)))
     elif outbox.n_engines > 1:
-        logger.info("%d engines grow trees in step, in compiled calls", outbox.n_engines)
+        logger.info("%d engines grow trees in step", outbox.n_engines)
     return not reasons
 
 

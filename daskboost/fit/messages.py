@@ -370,7 +370,17 @@ class Reason:
 
 @dataclass(frozen=True)
 class WhyNotWhole(Request[Reason]):
-    """Ask why an engine does not grow whole rounds (`GrowRounds`)."""
+    """Ask why an engine does not grow whole rounds (`GrowRounds`); several that do have joined their GPUs then."""
+
+
+@dataclass(frozen=True)
+class InStepWith:
+    """What an engine tells the others, which decide alike whether all grow rounds in step."""
+
+    gpu: str
+    """What tells its GPU from all others; empty where there is none."""
+    reason: str
+    """Why it does not grow rounds in step; empty where it can."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +402,7 @@ WIRE_TYPES = (
     AddTree, GradientRange,
     StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
-    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole,
+    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole, InStepWith,
     Replies, Several, Rounding,
     RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip

@@ -47,6 +47,8 @@ def make_projection(seed: int, iteration: int, n_outputs: int, n_columns: int) -
 
 Searched = Literal["gradients", "weights", "sketch"]
 """What splits are searched on: gradients and hessians; gradients and weights; random combinations of outputs."""
+BY_MESSAGES = ("coordinator", "peers")
+"""Reductions in which histograms of several engines meet on their hosts."""
 Growth = Literal["host", "levels", "best first"]
 """What grows a tree: the loop in which the host chooses splits; a GPU by itself, by levels or best first."""
 
@@ -169,7 +171,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     }  # fmt: skip
     host_rules = "" if source == "all" else "trees grow on a sample of the rows"
     of_trees = host_rules or _first_that_holds(of_leaves) or needs_host(params)
-    why_host = f"{n_engines} engines take part" if n_engines > 1 else of_trees
+    by_messages = n_engines > 1 and params.reduction in BY_MESSAGES
+    why_host = f"reduction={params.reduction!r} asks for it" if by_messages else of_trees
     growth: Growth = "best first" if best_first else "levels"
     return Recipe(
         n_engines=n_engines, n_rows=n_rows, rows=source,

@@ -150,6 +150,7 @@ ROWS: dict[str, tuple[int, dict[str, Any]]] = {
 STORED: dict[str, dict[str, Any]] = {"dense": {}, "tight": {"packing": "tight"}, "csr": {"encoding": "csr"}}
 ENGINES: dict[str, dict[str, Any]] = {
     "alone": {}, "coordinator": {"engines": 2, "partitions": 7}, "peers": {"engines": 2, "partitions": 7},
+    "joined": {"engines": 2, "partitions": 7},
 }  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def test_gpu(loss: str, growth: str, rules: str, rows: str, stored: str, chunks:
     place = {**STORED[stored], **ENGINES[engines], "directory": tmp_path}
     if chunks != "whole":
         place |= {"chunk_rows": n_rows // 4, "limit": None if chunks == "in chunks" else 2 * len(data.y)}
-    reduction = "auto" if engines == "alone" else engines
+    reduction = "auto" if engines in ("alone", "joined") else engines
     with quantized(data) as plain, quantized(data, **place) as dataset:
         assert isinstance(dataset.shards, LocalShards)
         tiers = {shard.store.residency(each.handle) for shard in dataset.shards.shards for each in shard.entries}

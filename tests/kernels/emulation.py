@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import numpy as np
 from kernels.late_copies import POISON, LateCopies, Launched, Launches
 from kernels.races import DETECTOR_FLAGS, RACE_FLAGS, RACES, describe
 
+from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.kernel_source import (
     ARCHITECTURES,
     LEAST_SM,
@@ -81,6 +83,31 @@ class EmulatedLane(contextlib.nullcontext[None]):
     def synchronize(self) -> None: ...
 
 
+NUMBERS = itertools.count()
+"""Of emulated devices."""
+
+
+class JoinedByHost:
+    """Joins emulated devices, each in a thread of its own, by what their engines tell each other."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def add_up(self, values: Any) -> None:
+        assert values.flags.c_contiguous
+        values[...] = np.add.reduce(self._members.share(values.copy()))
+
+    def find_largest(self, values: Any) -> None:
+        assert values.flags.c_contiguous
+        values[...] = np.maximum.reduce(self._members.share(values.copy()))
+
+    def abort(self) -> None:
+        """The engines' peers wake who waits."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
 class EmulatedRuntime:
     """A `Runtime` of two multiprocessors and NumPy arrays.
 
@@ -95,6 +122,7 @@ class EmulatedRuntime:
 
     def __init__(self, seed: int = 0, sm: int = LEAST_SM, finds_races: bool | None = None) -> None:
         self.seed = seed
+        self.name = f"emulated {next(NUMBERS)}"
         self.finds_races = bool(os.environ.get(RACES)) if finds_races is None else finds_races
         self.sm = sm
         self.device = 0
@@ -141,6 +169,15 @@ class EmulatedRuntime:
     def wait_event(self, event: Any) -> None:
         """As `CudaRuntime.wait_event`: what comes next needs it, and launches run at once."""
         event.synchronize()
+
+    def why_apart(self) -> str:
+        """As `CudaRuntime.why_apart`."""
+        return ""
+
+    def joined(self, members: Members, gpus: tuple[str, ...]) -> JoinedByHost:
+        """As `CudaRuntime.joined`."""
+        assert len(set(gpus)) == members.n_peers and gpus[members.rank] == self.name
+        return JoinedByHost(members)
 
     def pinned(self, n_bytes: int) -> Any:
         """As `CudaRuntime.pinned`: of unknown contents."""

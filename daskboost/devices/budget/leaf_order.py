@@ -25,6 +25,7 @@ def why_in_given_order(size: FitSize) -> str:
     in that order."""
     reasons = {
         "other fits share them": size.shares_views,
+        "other engines have rows too": size.n_engines > 1,
         "they are evaluated": any(each.of_training for each in size.evals),
         "they are sparse": size.train.n_entries > 0,
         "trees leave some out": size.samples_rows,

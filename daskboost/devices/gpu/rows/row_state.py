@@ -24,6 +24,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data, walk_trees
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
 from daskboost.devices.gpu.trees.known_tree import (
@@ -470,6 +471,8 @@ class ChunkRows:
     rows: GpuRows
     view: GpuView
     chunk: DeviceOrder
+    others: Collective
+    """Joins the GPUs that have other rows of the same trees."""
     in_order: bool
     """Whether the rows of a root are in the order of their indices: none is left out."""
     reaches_leaves: bool = False
@@ -482,9 +485,11 @@ class ChunkRows:
         return self.chunk.n_grown, self.rows.scratch.n_grown
 
     def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
-        """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows."""
+        """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows. The histograms are
+        those of all GPUs' rows."""
         in_order = is_root and self.in_order
         self.rows.build_outputs(self.view, self.chunk, nodes, out, in_order=in_order, n_trees=n_trees)
+        self.others.add_up(out.transpose(2, 0, 1, 3))
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from daskboost.devices.compiling import say_compiling
+from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.cubin_files import CubinFiles, cache_folder, writable_folder
 from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument
 from daskboost.devices.gpu.runtime.modules import Modules
+from daskboost.devices.gpu.runtime.nccl import Communicators, NcclCollective, why_no_nccl
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 
@@ -280,6 +282,7 @@ class CudaRuntime:
         properties = xp.cuda.runtime.getDeviceProperties(device)
         self.xp = xp
         self.device = device
+        self.name = bytes(properties["uuid"]).hex()
         self.sm = 10 * int(properties["major"]) + int(properties["minor"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
@@ -288,6 +291,7 @@ class CudaRuntime:
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
         self._recording = _Recording()
+        self._communicators = Communicators(xp.cuda.nccl)
 
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
@@ -377,6 +381,14 @@ class CudaRuntime:
     def wait_event(self, event: Event) -> None:
         """In CuPy's current stream."""
         self.xp.cuda.get_current_stream().wait_event(event)
+
+    def why_apart(self) -> str:
+        """See `Runtime.why_apart`."""
+        return why_no_nccl(self.xp.cuda)
+
+    def joined(self, members: Members, gpus: tuple[str, ...]) -> NcclCollective:
+        """Join GPUs by NCCL; see `Runtime.joined`."""
+        return NcclCollective(self.xp.cuda, self._communicators, members, gpus)
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Pages of its own, registered with the driver."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.gpu.runtime.collective import Collective, Members
 from daskboost.dtypes import ArrayModule, UInt8
 from daskboost.errors import DeviceError
 
@@ -112,6 +113,10 @@ class Runtime(Protocol):
         """Its number among the GPUs that the process sees."""
 
     @property
+    def name(self) -> str:
+        """What tells the GPU from all others, of whatever process and host."""
+
+    @property
     def sm(self) -> int:
         """Compute capability, 90 for an H100."""
 
@@ -160,6 +165,12 @@ class Runtime(Protocol):
 
     def wait_event(self, event: Event) -> None:
         """What the current stream is given from now on begins after the event."""
+
+    def why_apart(self) -> str:
+        """Say why it cannot be joined with other GPUs; empty where it can."""
+
+    def joined(self, members: Members, gpus: tuple[str, ...]) -> Collective:
+        """Join it with other GPUs, of these names in the members' order; collective, and may take seconds."""
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Page-locked memory of the host, from which copies need no other: for as long as there are arrays over it.

@@ -1,7 +1,7 @@
 """Whole trees on a GPU: levels of known size, so that no launch waits for the host (`kernels/grow.cu`).
 
 The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
-number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit.
+number of engines and all rules. What is here grows the same trees, node by node.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from daskboost.devices.gpu.rows.feature_groups import count_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import Columns, Quantizer
 from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.views import WALK_BLOCKS, WALK_THREADS, GpuView, find_leaves, small_data, walk_trees
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.row_order import RowSplits
 
@@ -126,12 +127,14 @@ class Refit:
         Of the chunk.
     sample_below : int
         A row grows a tree if its 32 sampling bits are below.
+    others : Collective
+        Joins the GPUs that have other rows of the same trees.
     """
 
     def __init__(self, runtime: Runtime, rounding: DeviceRounding, regular: Regular, quantizer: Quantizer,
-                 sample_below: int) -> None:  # fmt: skip
+                 sample_below: int, others: Collective) -> None:  # fmt: skip
         self._runtime, self._rounding, self._regular = runtime, rounding, regular
-        self._quantizer, self._sample_below = quantizer, sample_below
+        self._quantizer, self._sample_below, self._others = quantizer, sample_below, others
         self._scales = runtime.xp.empty((rounding.n_outputs, SCALES))
 
     def find_scales(self, rule: ScaleRule) -> None:
@@ -148,6 +151,7 @@ class Refit:
             find_leaves(self._runtime, view, tuple(column[tree] for column in tables.walk_columns), leaf)
             rounding = OutputRounding(self._scales[first + tree], searched.keys, searched.sums)
             self._quantizer.add_to_leaves(own, rounding, self._sample_below, leaf, tables.sums[tree])
+        self._others.add_up(tables.sums)
         self._runtime.kernel("refit", "refit_trees")(
             len(columns), THREADS, *tables.arguments, self._scales[first], SCALES, *self._regular.numbers,
             learning_rate, tables.values,

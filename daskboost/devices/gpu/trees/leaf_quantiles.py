@@ -15,6 +15,7 @@ import numpy as np
 
 from daskboost.devices.cpu.gradients import DIGITS
 from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, make_arrays, to_device
 from daskboost.devices.gpu.trees.known_tree import PairSegments
 
@@ -60,11 +61,13 @@ class LeafQuantiles:
         Quantile of each output's residuals.
     n_trees, most_leaves : int
         Trees that grow together, at most, and leaves of each.
+    others : Collective
+        Joins the GPUs that have other rows of the same trees.
     """
 
-    def __init__(self, runtime: Runtime, labels: Labels, quantiles: Sequence[float], n_trees: int, most_leaves: int
-                 ) -> None:  # fmt: skip
-        self._runtime, self._labels, self._most_leaves = runtime, labels, most_leaves
+    def __init__(self, runtime: Runtime, labels: Labels, quantiles: Sequence[float], n_trees: int, most_leaves: int,
+                 others: Collective) -> None:  # fmt: skip
+        self._runtime, self._labels, self._most_leaves, self._others = runtime, labels, most_leaves, others
         self._quantiles = to_device(runtime, np.array(quantiles, np.float64))
         self._state = make_arrays(runtime, quantile_shapes(n_trees, most_leaves))
         for array in self._state.values():
@@ -91,6 +94,7 @@ class LeafQuantiles:
                 element_stride(margins), next_margin, labels.weight, labels.weight_scale, prefixes, known, bits, keys,
                 counts,
             )  # fmt: skip
+            self._others.add_up(counts[: n << bits])
             runtime.kernel("residuals", "choose_digits")(
                 n, THREADS, nodes, per_tree, self._quantiles[first:], known, bits, counts, prefixes, wanted,
                 learning_rate, tables.values,

@@ -1,0 +1,60 @@
+"""Where the partial results of several GPUs meet: enqueued as kernels are, so that a CUDA graph of a round holds it.
+
+All GPUs of a fit enqueue the same in the same order. `nccl.py` has what joins real ones; those of `tests/kernels` are
+joined by their host.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from daskboost.dtypes import Array
+
+V = TypeVar("V")
+
+
+class Members(Protocol):
+    """The engines whose GPUs are joined, as one of them sees them (`fit/peers.py`)."""
+
+    @property
+    def rank(self) -> int:
+        """This engine's place in their order."""
+
+    @property
+    def n_peers(self) -> int:
+        """How many there are, this one included."""
+
+    def share(self, message: V, /) -> list[V]:
+        """Return what each engine says, in their order; collective."""
+
+
+class Collective(Protocol):
+    """One GPU's side of what all GPUs of a fit enqueue in the same order."""
+
+    def add_up(self, values: Array) -> None:
+        """Enqueue: integers become their sums over all GPUs; C-contiguous, of one shape everywhere."""
+
+    def find_largest(self, values: Array) -> None:
+        """Enqueue: integers become the largest of all GPUs', likewise."""
+
+    def abort(self) -> None:
+        """Have everything that waits for other GPUs end, in vain, from any thread: one of them does not come."""
+
+    def close(self) -> None:
+        """Give back what joins the GPUs; called once, by the engine's thread, when all that was enqueued has ended."""
+
+
+class Alone:
+    """The only GPU of a fit."""
+
+    def add_up(self, values: Array) -> None:
+        """Leave them as they are."""
+
+    def find_largest(self, values: Array) -> None:
+        """Leave them as they are."""
+
+    def abort(self) -> None:
+        """Wait for nobody."""
+
+    def close(self) -> None:
+        """Have nothing to give back."""

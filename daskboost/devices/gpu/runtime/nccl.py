@@ -1,0 +1,124 @@
+"""GPUs joined by NCCL, which sums integers here, so that the order in which it adds does not show.
+
+A communicator takes about a second to make, so it is kept for the next fit of the same GPUs; a fit that fails ends its
+own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from daskboost.devices.gpu.runtime.collective import Members
+from daskboost.devices.gpu.runtime.launches import DeviceArray
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Communicator:
+    """NCCL's, of one GPU."""
+
+    handle: Any
+    name: str
+    """The same for all its GPUs, and no other communicator's."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_aborted: bool = False
+
+    def abort(self) -> None:
+        """End what waits in it; nothing can be enqueued afterwards."""
+        with self.lock:
+            if not self.is_aborted:
+                self.is_aborted = True
+                self.handle.abort()
+
+
+class Communicators:
+    """Communicators of a GPU that no fit uses now, by the GPUs that they join, in their order."""
+
+    def __init__(self, nccl: ModuleType) -> None:
+        self._nccl = nccl
+        self._idle: dict[tuple[str, ...], Communicator] = {}
+        self._lock = threading.Lock()
+
+    def take(self, gpus: tuple[str, ...], members: Members) -> Communicator:
+        """Return the one that joined the same GPUs before, if all of them have it, or a new one; collective."""
+        with self._lock:
+            kept = self._idle.pop(gpus, None)
+        names = members.share("" if kept is None else kept.name)
+        if kept is not None and set(names) == {kept.name}:
+            return kept
+        if kept is not None:
+            kept.abort()  # another GPU has given it up
+        own_id = tuple(self._nccl.get_unique_id()) if members.rank == 0 else ()
+        unique_id = members.share(own_id)[0]
+        logger.info("NCCL joins %d GPUs", members.n_peers)
+        handle = self._nccl.NcclCommunicator(members.n_peers, unique_id, members.rank)
+        return Communicator(handle, bytes(number % 256 for number in unique_id).hex())
+
+    def give_back(self, gpus: tuple[str, ...], used: Communicator) -> None:
+        """Keep one that a fit has ended with, unless there is another one."""
+        with self._lock:
+            if not used.is_aborted and self._idle.setdefault(gpus, used) is used:
+                return
+        used.abort()
+
+    def close(self) -> None:
+        """End all that no fit uses: a process that ends with communicators may hang."""
+        with self._lock:
+            idle, self._idle = list(self._idle.values()), {}
+        for each in idle:
+            each.abort()
+
+
+class NcclCollective:
+    """Joins GPUs by NCCL.
+
+    Parameters
+    ----------
+    cuda : module
+        CuPy's `cuda`, of whose current stream everything is.
+    communicators : Communicators
+        Of this GPU.
+    members : Members
+    gpus : tuple of str
+        Names of all GPUs, in the members' order.
+    """
+
+    def __init__(self, cuda: ModuleType, communicators: Communicators, members: Members, gpus: tuple[str, ...]) -> None:
+        self._cuda, self._communicators, self._gpus = cuda, communicators, gpus
+        self._joined = communicators.take(gpus, members)
+        nccl = cuda.nccl
+        self._types = {
+            "i4": nccl.NCCL_INT32, "u4": nccl.NCCL_UINT32, "i8": nccl.NCCL_INT64, "u8": nccl.NCCL_UINT64,
+        }  # fmt: skip
+
+    def add_up(self, values: DeviceArray) -> None:
+        self._reduce(values, self._cuda.nccl.NCCL_SUM)
+
+    def find_largest(self, values: DeviceArray) -> None:
+        self._reduce(values, self._cuda.nccl.NCCL_MAX)
+
+    def _reduce(self, values: DeviceArray, how: int) -> None:
+        assert values.flags.c_contiguous
+        address, kind = int(values.data.ptr), self._types[values.dtype.str[1:]]  # type: ignore[attr-defined]
+        stream = self._cuda.get_current_stream().ptr
+        self._joined.handle.allReduce(address, address, values.size, kind, how, stream)
+
+    def abort(self) -> None:
+        self._joined.abort()
+
+    def close(self) -> None:
+        self._communicators.give_back(self._gpus, self._joined)
+
+
+def why_no_nccl(cuda: ModuleType) -> str:
+    """Say why GPUs cannot be joined by CuPy's NCCL; empty where they can."""
+    try:
+        cuda.nccl.get_version()
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
+        return f"NCCL cannot be loaded ({error}; pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 with CUDA 12)"
+    return ""
