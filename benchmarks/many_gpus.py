@@ -1,0 +1,278 @@
+"""Milliseconds a tree takes on one and on several GPUs of one host over Dask, beside `xgboost.dask` on the same.
+
+    python -m benchmarks.many_gpus                                   # all cases, on 1 and on 2 GPUs
+    python -m benchmarks.many_gpus --gpus 1,2,4 --cases narrow,wide --peer none
+    python -m benchmarks.many_gpus --cases narrow --scale .001 --device cpu --gpus 1,2   # a rehearsal without a GPU
+
+A LocalCUDACluster for each number of GPUs, all at the same time; rows are made on the GPUs and persisted there as CuPy
+blocks. Contenders take turns. A run is two fits, and its time that of the trees by which the longer one exceeds the
+shorter; what a fit costs from persisted rows to its first tree is measured apart, once the workers have done it before.
+Models of ours must be the same bytes on any number of GPUs, and score as XGBoost's do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.generators import WORKLOADS
+from benchmarks.gpu_contenders import scores
+from benchmarks.harness import RESULTS, Run, beside_row, comparison_rows, record, scores_agree, take_turns, timed
+
+BLOCKS_PER_GPU = 4
+"""Persisted blocks of the largest number of GPUs, each; the same blocks for fewer."""
+TEST_ROWS = 100_000
+LEEWAY = 0.003
+"""How far the AUC of ours may be from XGBoost's."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A case."""
+
+    name: str
+    workload: str
+    n_rows: int
+    n_features: int
+    params: Mapping[str, Any]
+    trees: int = 20
+    repeats: int = 3
+    peer: bool = True
+    asked: tuple[float, ...] = ()
+    """Speed-up on two GPUs over one at least; of ours over XGBoost on two."""
+    device: str = "cuda"
+    scale: float = 1.0
+    gpus: tuple[int, ...] = field(default=(1, 2))
+
+
+LEVELS = {"max_depth": 8}
+CASES = {
+    case.name: case
+    for case in (
+        Config("narrow", "higgs", 44_000_000, 28, LEVELS, asked=(1.85, 4.5)),
+        Config("wide", "epsilon", 400_000, 2000, LEVELS, asked=(1.75, 9)),
+        Config("hundred", "skewed", 30_000_000, 100, LEVELS, asked=(1.9, 6)),
+        Config("best_first", "higgs", 44_000_000, 28,
+               {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 255}, trees=10, asked=(1.6, 100)),
+        Config("symmetric", "higgs", 44_000_000, 28, {**LEVELS, "grow_policy": "symmetric"}, peer=False, asked=(1.8,)),
+        Config("classes", "classes", 4_660_000, 200,
+               {"max_depth": 6, "objective": "multi:softprob", "num_class": 80}, trees=5, peer=False, asked=(1.8,)),
+        Config("small", "higgs", 1_000_000, 28, {"max_depth": 6}, trees=100, asked=(1.2,)),
+        Config("tiny", "higgs", 100_000, 28, {"max_depth": 6}, trees=200, peer=False, asked=(1.0,)),
+        Config("skewed", "skewed", 40_000_000, 39, LEVELS, asked=(1.8, 4)),
+    )
+}  # fmt: skip
+
+
+def make_block(workload: str, n_features: int, first: int, n_rows: int, device: str) -> tuple[Any, Any]:
+    """Rows of a workload in the memory of the worker's GPU."""
+    if device == "cpu":
+        return WORKLOADS[workload].wide(n_features).rows(n_rows, first=first)
+    import cupy
+
+    found = WORKLOADS[workload].wide(n_features).rows(n_rows, first=first, xp=cupy)
+    cupy.get_default_memory_pool().free_all_blocks()
+    return found
+
+
+def collections(config: Config, n_blocks: int) -> tuple[Any, Any]:
+    """Features and labels as Dask arrays whose blocks the workers make."""
+    import dask.array as da
+    from dask import delayed
+
+    meta = np.empty((0,), np.float32)
+    if config.device != "cpu":
+        import cupy
+
+        meta = cupy.empty((0,), np.float32)
+    size, features, labels = -(-config.n_rows // n_blocks), [], []
+    for first in range(0, config.n_rows, size):
+        n_rows = min(size, config.n_rows - first)
+        block = delayed(make_block, nout=2)(config.workload, config.n_features, first, n_rows, config.device)
+        features.append(da.from_delayed(block[0], (n_rows, config.n_features), meta=meta[:, None]))
+        labels.append(da.from_delayed(block[1], (n_rows,), meta=meta))
+    return da.concatenate(features), da.concatenate(labels)
+
+
+@dataclass
+class Side:
+    """A library on a cluster, over persisted rows."""
+
+    client: Any
+    config: Config
+    x: Any
+    y: Any
+    data: Any = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"objective": "binary:logistic", "learning_rate": 0.1, "device": self.config.device,
+                **self.config.params}  # fmt: skip
+
+    def open(self) -> None:
+        """Quantize."""
+
+    def train(self, n_trees: int) -> Any:
+        """Return a model of so many rounds."""
+
+    def predict(self, model: Any, x: Any) -> Any:
+        """Return probabilities of host rows."""
+
+    def start(self) -> float:
+        """Seconds from persisted rows to the first tree."""
+        if hasattr(self.data, "close"):
+            self.data.close()
+        self.data = None
+        return timed(lambda: (self.open(), self.train(1)))[0]
+
+    def run(self, found: dict[str, float], test: tuple[Any, Any]) -> Run:
+        """Time trees; the first model is scored."""
+        n = self.config.trees
+        short = max(1, n // 5)
+        few = timed(lambda: self.train(short))[0]
+        all_, model = timed(lambda: self.train(n))
+        if not found:
+            found.update(scores(test[1], np.asarray(self.predict(model, test[0]), np.float64)), **digest_of(model))
+        return Run((all_ - few) / (n - short), found)
+
+
+def digest_of(model: Any) -> dict[str, float]:
+    """A number that tells models of ours apart; XGBoost's have none."""
+    return {"model": float(int(model.digest[:12], 16))} if hasattr(model, "digest") else {}
+
+
+class Ours(Side):
+    """daskboost."""
+
+    def open(self) -> None:
+        from daskboost import QuantizedDataset
+
+        self.data = QuantizedDataset.from_dask(self.x, self.y, client=self.client, device=self.config.device)
+
+    def train(self, n_trees: int) -> Any:
+        import daskboost
+
+        return daskboost.train(self.params, self.data, num_boost_round=n_trees)
+
+    def predict(self, model: Any, x: Any) -> Any:
+        return model.predict(x, device="cpu")
+
+
+class Xgboost(Side):
+    """`xgboost.dask`."""
+
+    def open(self) -> None:
+        from xgboost import dask as dxgb
+
+        with self.client.as_current():
+            self.data = dxgb.DaskQuantileDMatrix(self.client, self.x, self.y, max_bin=256)
+
+    def train(self, n_trees: int) -> Any:
+        from xgboost import dask as dxgb
+
+        params = {**self.params, "tree_method": "hist", "max_bin": 256}
+        with self.client.as_current():
+            return dxgb.train(self.client, params, self.data, num_boost_round=n_trees)["booster"]
+
+    def predict(self, model: Any, x: Any) -> Any:
+        import xgboost
+
+        return model.predict(xgboost.DMatrix(x))
+
+
+def open_cluster(n_gpus: int, device: str, stack: ExitStack) -> Any:
+    """A client of so many workers, with a GPU each."""
+    from distributed import Client
+
+    if device == "cpu":
+        from distributed import LocalCluster
+
+        cluster = LocalCluster(n_workers=n_gpus, threads_per_worker=1, dashboard_address=":0")
+    else:
+        from dask_cuda import LocalCUDACluster
+
+        cluster = LocalCUDACluster(CUDA_VISIBLE_DEVICES=list(range(n_gpus)), dashboard_address=":0")
+    stack.enter_context(cluster)
+    return stack.enter_context(Client(cluster, set_as_default=False))
+
+
+def bench(config: Config, clients: Mapping[int, Any], peer: str) -> Iterator[dict[str, Any]]:
+    """Rows of a case."""
+    from distributed import wait
+
+    sides: dict[str, Side] = {}
+    kinds: dict[str, type[Side]] = {"daskboost": Ours, **({"xgboost": Xgboost} if peer and config.peer else {})}
+    for n_gpus, client in clients.items():
+        with client.as_current():
+            x, y = client.persist(collections(config, BLOCKS_PER_GPU * max(clients)))
+            wait([x, y])
+        sides |= {f"{name} on {n_gpus}": kind(client, config, x, y) for name, kind in kinds.items()}
+    starts: dict[str, list[float]] = {}
+    for _ in range(2):  # the first one compiles
+        for name, side in sides.items():
+            starts.setdefault(name, []).append(side.start())
+    for name, seconds in starts.items():
+        print(f"  {name}: {seconds[0]:.2f} s, then {seconds[1]:.2f} s from persisted rows to the first tree", flush=True)
+        yield {"contender": name, "what": "start", "first_seconds": seconds[0], "seconds": seconds[1]}
+    x_test, y_test = WORKLOADS[config.workload].wide(config.n_features).rows(TEST_ROWS, first=config.n_rows)
+    found: dict[str, dict[str, float]] = {name: {} for name in sides}
+    contenders: dict[str, Callable[[], Run]] = {
+        name: (lambda side=side, name=name: side.run(found[name], (x_test, y_test))) for name, side in sides.items()
+    }  # fmt: skip
+    warm = {name: run() for name, run in contenders.items()}
+    scores_agree("model", 0.0)({name: run for name, run in warm.items() if name.startswith("daskboost")})
+    if config.params.get("num_class") is None:
+        scores_agree("auc", LEEWAY)(warm)
+    result = take_turns(contenders, config.repeats)
+    yield from comparison_rows(config.name, result)
+    fewest, most = min(clients), max(clients)
+    pairs = [(f"daskboost on {n}", f"daskboost on {fewest}") for n in clients if n != fewest]
+    pairs += [(f"daskboost on {n}", f"xgboost on {n}") for n in clients if f"xgboost on {n}" in sides]
+    for own, other in pairs:
+        row = beside_row(config.name, result, own, other)
+        print(f"  {own}: {1e3 * row['seconds']:.2f} ms a tree; {other} takes {row['ratio']} times as long", flush=True)
+        yield row
+    spread = [run.seconds for run in result.runs[f"daskboost on {most}"]]
+    yield {"contender": f"daskboost on {most}", "what": "spread", "seconds": statistics.pstdev(spread)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--gpus", default="1,2", help="numbers of GPUs, each a cluster")
+    parser.add_argument("--peer", choices=("xgboost", "none"), default="xgboost")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows")
+    parser.add_argument("--trees", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    gpus = tuple(int(n) for n in options.gpus.split(","))
+    with ExitStack() as stack:
+        clients = {n: open_cluster(n, options.device, stack) for n in gpus}
+        for name in options.cases.split(","):
+            case = CASES[name]
+            config = replace(
+                case, device=options.device, scale=options.scale, n_rows=int(case.n_rows * options.scale),
+                trees=options.trees or case.trees, gpus=gpus,
+            )  # fmt: skip
+            print(f"{name}: {config.n_rows:,} x {config.n_features}", flush=True)
+            seconds, rows = timed(lambda config=config: list(bench(config, clients, options.peer.replace("none", ""))))
+            about = {"case": name, "gpu": gpu_name(options.device), "case_s": round(seconds, 1)}
+            record("many_gpus", config, [{**about, **row} for row in rows], options.results)
+
+
+def gpu_name(device: str) -> str:
+    from benchmarks.gpu_speed import gpu_name as name_of
+
+    return name_of(device)
+
+
+if __name__ == "__main__":
+    main()
