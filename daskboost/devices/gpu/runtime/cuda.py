@@ -291,7 +291,7 @@ class CudaRuntime:
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
         self._recording = _Recording()
-        self._communicators = Communicators(xp.cuda.nccl)
+        self._communicators = Communicators()
 
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
@@ -384,7 +384,7 @@ class CudaRuntime:
 
     def why_apart(self) -> str:
         """See `Runtime.why_apart`."""
-        return why_no_nccl(self.xp.cuda)
+        return why_no_nccl()
 
     def joined(self, members: Members, gpus: tuple[str, ...]) -> NcclCollective:
         """Join GPUs by NCCL; see `Runtime.joined`."""

@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from dataclasses import dataclass, field
@@ -39,8 +40,7 @@ class Communicator:
 class Communicators:
     """Communicators of a GPU that no fit uses now, by the GPUs that they join, in their order."""
 
-    def __init__(self, nccl: ModuleType) -> None:
-        self._nccl = nccl
+    def __init__(self) -> None:
         self._idle: dict[tuple[str, ...], Communicator] = {}
         self._lock = threading.Lock()
 
@@ -53,10 +53,11 @@ class Communicators:
             return kept
         if kept is not None:
             kept.abort()  # another GPU has given it up
-        own_id = tuple(self._nccl.get_unique_id()) if members.rank == 0 else ()
+        nccl = nccl_module()
+        own_id = tuple(nccl.get_unique_id()) if members.rank == 0 else ()
         unique_id = members.share(own_id)[0]
         logger.info("NCCL joins %d GPUs", members.n_peers)
-        handle = self._nccl.NcclCommunicator(members.n_peers, unique_id, members.rank)
+        handle = nccl.NcclCommunicator(members.n_peers, unique_id, members.rank)
         return Communicator(handle, bytes(number % 256 for number in unique_id).hex())
 
     def give_back(self, gpus: tuple[str, ...], used: Communicator) -> None:
@@ -91,16 +92,16 @@ class NcclCollective:
     def __init__(self, cuda: ModuleType, communicators: Communicators, members: Members, gpus: tuple[str, ...]) -> None:
         self._cuda, self._communicators, self._gpus = cuda, communicators, gpus
         self._joined = communicators.take(gpus, members)
-        nccl = cuda.nccl
+        nccl = self._nccl = nccl_module()
         self._types = {
             "i4": nccl.NCCL_INT32, "u4": nccl.NCCL_UINT32, "i8": nccl.NCCL_INT64, "u8": nccl.NCCL_UINT64,
         }  # fmt: skip
 
     def add_up(self, values: DeviceArray) -> None:
-        self._reduce(values, self._cuda.nccl.NCCL_SUM)
+        self._reduce(values, self._nccl.NCCL_SUM)
 
     def find_largest(self, values: DeviceArray) -> None:
-        self._reduce(values, self._cuda.nccl.NCCL_MAX)
+        self._reduce(values, self._nccl.NCCL_MAX)
 
     def _reduce(self, values: DeviceArray, how: int) -> None:
         assert values.flags.c_contiguous
@@ -115,10 +116,15 @@ class NcclCollective:
         self._communicators.give_back(self._gpus, self._joined)
 
 
-def why_no_nccl(cuda: ModuleType) -> str:
+def nccl_module() -> ModuleType:
+    """Return CuPy's NCCL, which is loaded when it is first asked for."""
+    return importlib.import_module("cupy.cuda.nccl")
+
+
+def why_no_nccl() -> str:
     """Say why GPUs cannot be joined by CuPy's NCCL; empty where they can."""
     try:
-        cuda.nccl.get_version()
+        nccl_module().get_version()
     except (AttributeError, ImportError, OSError, RuntimeError) as error:
         return f"NCCL cannot be loaded ({error}; pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 with CUDA 12)"
     return ""
