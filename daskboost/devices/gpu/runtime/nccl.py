@@ -54,11 +54,11 @@ class Communicators:
         if kept is not None:
             kept.abort()  # another GPU has given it up
         nccl = nccl_module()
-        own_id = tuple(nccl.get_unique_id()) if members.rank == 0 else ()
+        own_id = bytes(nccl.get_unique_id()) if members.rank == 0 else b""
         unique_id = members.share(own_id)[0]
         logger.info("NCCL joins %d GPUs", members.n_peers)
         handle = nccl.NcclCommunicator(members.n_peers, unique_id, members.rank)
-        return Communicator(handle, bytes(number % 256 for number in unique_id).hex())
+        return Communicator(handle, unique_id.hex())
 
     def give_back(self, gpus: tuple[str, ...], used: Communicator) -> None:
         """Keep one that a fit has ended with, unless there is another one."""
