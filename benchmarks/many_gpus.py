@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Config:
     params: Mapping[str, Any]
     trees: int = 20
     repeats: int = 3
+    peer_trees: int = 20
     peer: bool = True
     asked: tuple[float, ...] = ()
     """Speed-up on two GPUs over one at least; of ours over XGBoost on two."""
@@ -53,20 +55,21 @@ class Config:
 
 
 LEVELS = {"max_depth": 8}
+BEST_FIRST = {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 255}
+CLASSES = {"max_depth": 6, "objective": "multi:softprob", "num_class": 80}
 CASES = {
     case.name: case
     for case in (
-        Config("narrow", "higgs", 44_000_000, 28, LEVELS, asked=(1.85, 4.5)),
-        Config("wide", "epsilon", 400_000, 2000, LEVELS, asked=(1.75, 9)),
-        Config("hundred", "skewed", 30_000_000, 100, LEVELS, asked=(1.9, 6)),
-        Config("best_first", "higgs", 44_000_000, 28,
-               {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 255}, trees=10, asked=(1.6, 100)),
-        Config("symmetric", "higgs", 44_000_000, 28, {**LEVELS, "grow_policy": "symmetric"}, peer=False, asked=(1.8,)),
-        Config("classes", "classes", 4_660_000, 200,
-               {"max_depth": 6, "objective": "multi:softprob", "num_class": 80}, trees=5, peer=False, asked=(1.8,)),
-        Config("small", "higgs", 1_000_000, 28, {"max_depth": 6}, trees=100, asked=(1.2,)),
-        Config("tiny", "higgs", 100_000, 28, {"max_depth": 6}, trees=200, peer=False, asked=(1.0,)),
-        Config("skewed", "skewed", 40_000_000, 39, LEVELS, asked=(1.8, 4)),
+        Config("narrow", "higgs", 44_000_000, 28, LEVELS, trees=100, asked=(1.85, 4.5)),
+        Config("wide", "epsilon", 400_000, 2000, LEVELS, trees=100, asked=(1.75, 9)),
+        Config("hundred", "skewed", 30_000_000, 100, LEVELS, trees=75, asked=(1.9, 6)),
+        Config("best_first", "higgs", 44_000_000, 28, BEST_FIRST, trees=75, peer_trees=6, asked=(1.6, 100)),
+        Config("symmetric", "higgs", 44_000_000, 28, {**LEVELS, "grow_policy": "symmetric"}, trees=100, peer=False,
+               asked=(1.8,)),
+        Config("classes", "classes", 4_660_000, 200, CLASSES, trees=10, peer=False, asked=(1.8,)),
+        Config("small", "higgs", 1_000_000, 28, {"max_depth": 6}, trees=500, peer_trees=100, asked=(1.2,)),
+        Config("tiny", "higgs", 100_000, 28, {"max_depth": 6}, trees=500, peer=False, asked=(1.0,)),
+        Config("skewed", "skewed", 40_000_000, 39, LEVELS, trees=100, asked=(1.8, 4)),
     )
 }  # fmt: skip
 
@@ -112,6 +115,11 @@ class Side:
     data: Any = None
 
     @property
+    def n_trees(self) -> int:
+        """Trees of the longer fit: as many as tell it from the shorter one."""
+        return self.config.trees
+
+    @property
     def params(self) -> dict[str, Any]:
         return {"objective": "binary:logistic", "learning_rate": 0.1, "device": self.config.device,
                 **self.config.params}  # fmt: skip
@@ -130,11 +138,15 @@ class Side:
         if hasattr(self.data, "close"):
             self.data.close()
         self.data = None
-        return timed(lambda: (self.open(), self.train(1)))[0]
+        return timed(self._begin)[0]
+
+    def _begin(self) -> None:
+        self.open()
+        self.train(1)
 
     def run(self, found: dict[str, float], test: tuple[Any, Any]) -> Run:
         """Time trees; the first model is scored."""
-        n = self.config.trees
+        n = self.n_trees
         short = max(1, n // 5)
         few = timed(lambda: self.train(short))[0]
         all_, model = timed(lambda: self.train(n))
@@ -167,6 +179,10 @@ class Ours(Side):
 
 class Xgboost(Side):
     """`xgboost.dask`."""
+
+    @property
+    def n_trees(self) -> int:
+        return self.config.peer_trees
 
     def open(self) -> None:
         from xgboost import dask as dxgb
@@ -203,12 +219,17 @@ def open_cluster(n_gpus: int, device: str, stack: ExitStack) -> Any:
     return stack.enter_context(Client(cluster, set_as_default=False))
 
 
-def bench(config: Config, clients: Mapping[int, Any], peer: str) -> Iterator[dict[str, Any]]:
-    """Rows of a case."""
+def rows_of(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> list[dict[str, Any]]:
+    """Measure a case; its rows."""
+    return list(bench(config, clients, has_peer=has_peer))
+
+
+def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> Iterator[dict[str, Any]]:
+    """Give the rows of a case."""
     from distributed import wait
 
     sides: dict[str, Side] = {}
-    kinds: dict[str, type[Side]] = {"daskboost": Ours, **({"xgboost": Xgboost} if peer and config.peer else {})}
+    kinds: dict[str, type[Side]] = {"daskboost": Ours, **({"xgboost": Xgboost} if has_peer and config.peer else {})}
     for n_gpus, client in clients.items():
         with client.as_current():
             x, y = client.persist(collections(config, BLOCKS_PER_GPU * max(clients)))
@@ -219,12 +240,14 @@ def bench(config: Config, clients: Mapping[int, Any], peer: str) -> Iterator[dic
         for name, side in sides.items():
             starts.setdefault(name, []).append(side.start())
     for name, seconds in starts.items():
-        print(f"  {name}: {seconds[0]:.2f} s, then {seconds[1]:.2f} s from persisted rows to the first tree", flush=True)
-        yield {"contender": name, "what": "start", "first_seconds": seconds[0], "seconds": seconds[1]}
-    x_test, y_test = WORKLOADS[config.workload].wide(config.n_features).rows(TEST_ROWS, first=config.n_rows)
+        first, second = seconds
+        print(f"  {name}: {first:.2f} s, then {second:.2f} s from persisted rows to the first tree", flush=True)
+        yield {"contender": name, "what": "start", "first_seconds": first, "seconds": second}
+    workload = WORKLOADS[config.workload].wide(config.n_features)
+    x_test, y_test = workload.rows(TEST_ROWS, first=config.n_rows)
     found: dict[str, dict[str, float]] = {name: {} for name in sides}
     contenders: dict[str, Callable[[], Run]] = {
-        name: (lambda side=side, name=name: side.run(found[name], (x_test, y_test))) for name, side in sides.items()
+        name: partial(side.run, found[name], (x_test, y_test)) for name, side in sides.items()
     }  # fmt: skip
     warm = {name: run() for name, run in contenders.items()}
     scores_agree("model", 0.0)({name: run for name, run in warm.items() if name.startswith("daskboost")})
@@ -263,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
                 trees=options.trees or case.trees, gpus=gpus,
             )  # fmt: skip
             print(f"{name}: {config.n_rows:,} x {config.n_features}", flush=True)
-            seconds, rows = timed(lambda config=config: list(bench(config, clients, options.peer.replace("none", ""))))
+            seconds, rows = timed(partial(rows_of, config, clients, has_peer=options.peer != "none"))
             about = {"case": name, "gpu": gpu_name(options.device), "case_s": round(seconds, 1)}
             record("many_gpus", config, [{**about, **row} for row in rows], options.results)
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.runtime.collective import Alone, Collective
+from daskboost.devices.gpu.runtime.collective import Alone, Collective, Turn
 from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
 from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice, WatchedMetrics
 from daskboost.engine.engine import Engine
@@ -82,8 +82,12 @@ class WholeRounds:
         outbox = Outbox(InStep(engine, peers))
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
-        self._join = partial(self._meet, engine, spec, reason, partial(self._start_on_device, engine, spec, outbox))
+        self._join: Callable[[], m.Reason] = partial(
+            self._meet, engine, spec, reason, partial(self._start_on_device, engine, spec, outbox)
+        )
         """Decides with the other engines, and returns, why the coordinator is to grow the rounds."""
+        self._turn: Turn | None = None
+        """The GPU's, while it is this fit's."""
         if self.grows_alone:
             self._rounds: Iterator[GrownRound] = iter(())
             if peers.n_peers == 1:
@@ -106,7 +110,7 @@ class WholeRounds:
         if device.watches or not spec.eval_names:  # else the host waits for each round's metrics
             self._close_batch = grower.close_batch
 
-    def _meet(self, engine: Engine, spec: FitSpec, reason: str, start: Callable[[], None]) -> str:
+    def _meet(self, engine: Engine, spec: FitSpec, reason: str, start: Callable[[], None]) -> m.Reason:
         """Agree with all other engines on who grows the rounds, and join their GPUs if these do."""
         kernels = engine.device.split_kernels
         runtime = None if kernels is None else kernels.runtime
@@ -118,10 +122,13 @@ class WholeRounds:
         gpus = tuple(each.gpu for each in told)
         found = next((each.reason for each in told if each.reason), "") or why_not_joined(gpus)
         if runtime is not None and not found:
+            if not runtime.turn.is_taken(runtime.name, gpus, self._peers):
+                return m.Reason("another fit has joined these GPUs", is_for_now=True)
+            self._turn = runtime.turn
             self._others = runtime.joined(self._peers, gpus)
             start()
         self.grows_alone &= not found
-        return found
+        return m.Reason(found)
 
     @property
     def answers(self) -> Answers:
@@ -129,7 +136,7 @@ class WholeRounds:
         return {m.WhyNotWhole: self._why_not_whole, m.GrowRounds: self._grow}
 
     def _why_not_whole(self, message: m.WhyNotWhole) -> m.Reason:
-        return m.Reason(self._join() if self._peers.n_peers > 1 else "")
+        return self._join() if self._peers.n_peers > 1 else m.Reason("")
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
         self._is_asked = True
@@ -189,10 +196,17 @@ class WholeRounds:
         """Forget the rounds, which hold the engine."""
         has_failed, self._failure = self._failure is not None, None
         # What is kept here refers to the engine, whose arrays would wait for the garbage collector.
-        self._rounds, self._ahead, self._close_batch, self._join = iter(()), [], None, str
+        self._rounds, self._ahead, self._close_batch, self._join = iter(()), [], None, _closed
         if has_failed:
             self._others.abort()
         self._others.close()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.end()
+
+
+def _closed() -> m.Reason:
+    raise RuntimeError("the engine is closed")
 
 
 def _why_not_in_step(spec: FitSpec, reason: str) -> str:

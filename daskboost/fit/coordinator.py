@@ -99,6 +99,9 @@ ASK_SECONDS = 0.1
 MORE_ROUNDS = 8
 """How many times as many rounds as before are asked for at the most: what a few took tells what many will."""
 
+TURN_S = 0.05
+"""Seconds after which a fit asks again whether it may join GPUs that another one has joined."""
+
 
 def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -> Progress:
     """Run a whole fit over `engines`.
@@ -143,7 +146,13 @@ def grow_whole_rounds(outbox: Outbox, spec: FitSpec) -> bool:
     DeviceError
         GPUs that are to be joined cannot be.
     """
-    reasons = {reply.text for reply in outbox.ask(m.WhyNotWhole()) if reply.text}
+    replies = outbox.ask(m.WhyNotWhole())
+    if any(reply.is_for_now for reply in replies):
+        logger.info("waiting: %s", replies[0].text)
+    while any(reply.is_for_now for reply in replies):
+        time.sleep(TURN_S)
+        replies = outbox.ask(m.WhyNotWhole())
+    reasons = {reply.text for reply in replies if reply.text}
     if reasons and spec.params.reduction == "nccl":
         raise DeviceError(
             f"reduction='nccl' joins the GPUs of {outbox.n_engines} engines, and {'; '.join(sorted(reasons))}: use "

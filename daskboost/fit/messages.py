@@ -366,6 +366,8 @@ class Reason:
     """Why something is not done; empty where it is."""
 
     text: str
+    is_for_now: bool = False
+    """Whether it may be done when it is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -402,8 +404,8 @@ WIRE_TYPES = (
     AddTree, GradientRange,
     StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
-    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole, InStepWith,
-    Replies, Several, Rounding,
+    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole,
+    InStepWith, Replies, Several, Rounding,
     RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

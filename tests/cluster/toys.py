@@ -138,6 +138,9 @@ class ToyEngine:
     def go_on(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed.set()
 

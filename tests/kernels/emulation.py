@@ -21,7 +21,7 @@ import numpy as np
 from kernels.late_copies import POISON, LateCopies, Launched, Launches
 from kernels.races import DETECTOR_FLAGS, RACE_FLAGS, RACES, describe
 
-from daskboost.devices.gpu.runtime.collective import Members
+from daskboost.devices.gpu.runtime.collective import Members, Turn
 from daskboost.devices.gpu.runtime.kernel_source import (
     ARCHITECTURES,
     LEAST_SM,
@@ -123,6 +123,7 @@ class EmulatedRuntime:
     def __init__(self, seed: int = 0, sm: int = LEAST_SM, finds_races: bool | None = None) -> None:
         self.seed = seed
         self.name = f"emulated {next(NUMBERS)}"
+        self.turn = Turn()
         self.finds_races = bool(os.environ.get(RACES)) if finds_races is None else finds_races
         self.sm = sm
         self.device = 0

@@ -6,6 +6,7 @@ joined by their host.
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol, TypeVar
 
 from daskboost.dtypes import Array
@@ -26,6 +27,32 @@ class Members(Protocol):
 
     def share(self, message: V, /) -> list[V]:
         """Return what each engine says, in their order; collective."""
+
+
+class Turn:
+    """One fit's at a time, of a GPU: kernels of two that wait for other GPUs could keep each other from running."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def is_taken(self, gpu: str, gpus: tuple[str, ...], members: Members) -> bool:
+        """Whether the GPU, of this name, and all others are this fit's from now on, or none is; collective.
+
+        They are taken in the order of their names, so that of several fits that want them one gets all.
+        """
+        is_mine = False
+        for each in sorted(gpus):
+            if each == gpu:
+                is_mine = self._lock.acquire(blocking=False)
+            if not all(members.share(is_mine or each != gpu)):
+                if is_mine:
+                    self.end()
+                return False
+        return True
+
+    def end(self) -> None:
+        """Let other fits take the GPU."""
+        self._lock.release()
 
 
 class Collective(Protocol):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from daskboost.devices.compiling import say_compiling
-from daskboost.devices.gpu.runtime.collective import Members
+from daskboost.devices.gpu.runtime.collective import Members, Turn
 from daskboost.devices.gpu.runtime.cubin_files import CubinFiles, cache_folder, writable_folder
 from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument
@@ -292,6 +292,7 @@ class CudaRuntime:
         """The same, found without a look at the source: a level of a tree asks ten times."""
         self._recording = _Recording()
         self._communicators = Communicators()
+        self.turn = Turn()
 
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""

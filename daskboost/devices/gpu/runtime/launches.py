@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.runtime.collective import Collective, Members
+from daskboost.devices.gpu.runtime.collective import Collective, Members, Turn
 from daskboost.dtypes import ArrayModule, UInt8
 from daskboost.errors import DeviceError
 
@@ -117,6 +117,10 @@ class Runtime(Protocol):
         """What tells the GPU from all others, of whatever process and host."""
 
     @property
+    def turn(self) -> Turn:
+        """Which fit may join it with other GPUs."""
+
+    @property
     def sm(self) -> int:
         """Compute capability, 90 for an H100."""
 
@@ -170,7 +174,8 @@ class Runtime(Protocol):
         """Say why it cannot be joined with other GPUs; empty where it can."""
 
     def joined(self, members: Members, gpus: tuple[str, ...]) -> Collective:
-        """Join it with other GPUs, of these names in the members' order; collective, and may take seconds."""
+        """Join it with other GPUs, of these names in the members' order, all of which are this fit's turn; collective,
+        and may take seconds."""
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Page-locked memory of the host, from which copies need no other: for as long as there are arrays over it.

@@ -11,7 +11,7 @@ import logging
 import threading
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.launches import DeviceArray
@@ -19,11 +19,19 @@ from daskboost.devices.gpu.runtime.launches import DeviceArray
 logger = logging.getLogger(__name__)
 
 
+class Handle(Protocol):
+    """CuPy's communicator, of one GPU."""
+
+    def allReduce(self, source: int, target: int, count: int, dtype: int, how: int, stream: int, /) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 @dataclass(eq=False)
 class Communicator:
-    """NCCL's, of one GPU."""
+    """A communicator that may be kept."""
 
-    handle: Any
+    handle: Handle
     name: str
     """The same for all its GPUs, and no other communicator's."""
     lock: threading.Lock = field(default_factory=threading.Lock)
