@@ -19,6 +19,7 @@ GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 SCORE_FUNCTIONS = ("auto", "newton", "l2")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
+PARTITIONS = ("auto", "rows", "columns")
 REDUCTIONS = ("auto", "coordinator", "peers", "nccl")
 OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
 ON_SAMPLES = ("certified", "sampled")
@@ -122,6 +123,7 @@ class TrainParams:
     """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it. This, `max_bin` and the next two
     are of data sets: `train` refuses other values than its data set was made with."""
     reduction: str = "auto"
+    partition_by: str = "auto"
     """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
     host_memory_limit: int | str | None = None
     """Most RAM (bytes or "2GB") of all chunks on a worker before they go to disk; None is half of the worker's
@@ -182,6 +184,7 @@ class TrainParams:
         split_device(self.device)
         _check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
+        _check_choice("partition_by", self.partition_by, PARTITIONS)
         _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             given = shown(self.quantile_alpha)

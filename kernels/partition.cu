@@ -1,6 +1,6 @@
 // Rows move to their children: a stable partition of all split nodes' segments, in two launches for a whole level.
 //
-//   count_left   one bit per row: goes left?    flags, and how many of each tile do
+//   count_left   one bit per row: goes left?    flags, and how many of each tile do; none by features of other GPUs
 //   move_rows    order and pairs                the children's rows and segments; no pairs where they stay in row order
 //
 // `order` and `pairs` have two halves of `half` places each. The children of a segment lie where it lay, but in the other
@@ -27,7 +27,8 @@ constexpr i32 WORDS = 8;                                    // of flags; tiles a
 constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : WORDS / 2;  // rows of a thread at once: a CSR row's search takes 8 registers
 constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;            // small data's pairs take twice the registers
 
-// `splits` : as symbol.cuh has them; a node of -1 is no split.
+// `splits` : as symbol.cuh has them; a node of -1 is no split. The symbols are those of `n_features` features from
+// `first_feature` on.
 
 // The rows of a tile that are a warp's.
 struct Share {
@@ -44,12 +45,19 @@ static __device__ __forceinline__ Share share_of(const Tile& tile, i32 tile_rows
 
 extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
-    const i64* slot_offsets, const i32* splits, const i64* bounds, const i32* starts, i32 n, i32 tile_rows,
-    const u32* order, u32* flags, i32* counts) {
+    const i64* slot_offsets, i32 first_feature, i32 n_features, const i32* splits, const i64* bounds, const i32* starts,
+    i32 n, i32 tile_rows, const u32* order, u32* flags, i32* counts) {
     __shared__ TileRoom<THREADS> room;
     const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
     if (tile.segment < 0) return;
-    const Predicate split = predicate_of(splits, n, tile.segment);
+    Predicate split = predicate_of(splits, n, tile.segment);
+    split.feature -= first_feature;
+    if (split.feature < 0 || split.feature >= n_features) {
+        const i32 words = tile_rows / 32;
+        for (i32 word = threadIdx.x; word < words; word += THREADS) flags[(i64)blockIdx.x * words + word] = 0;
+        if (threadIdx.x == 0) counts[blockIdx.x] = 0;
+        return;
+    }
     const i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Share share = share_of(tile, tile_rows, warp);
     const u32* from = order + share.begin;

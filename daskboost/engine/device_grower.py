@@ -19,7 +19,7 @@ from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredCh
 from daskboost.devices.gpu.rows.leaf_order import compile_ahead, put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime.collective import Collective
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     Event,
@@ -79,28 +79,47 @@ class TreeGroup:
         return slice(self.trees[0][0], self.trees[-1][-1] + 1)
 
 
+@dataclass(frozen=True)
+class GrownOver:
+    """What trees grow over on the GPU of an engine."""
+
+    rows: GpuRows
+    gradients: Gradients
+    train: ShardMargins
+    """Views and margins of the rows."""
+    kernels: SplitKernels
+    sharing: Sharing
+    own: slice
+    """The engine's own rows among these."""
+
+
+def own_rows(engine: Engine, joined: Collective) -> GrownOver:
+    """Return the rows that an engine has of its own; `joined` : its GPU with those of engines that have others."""
+    trees, kernels = engine.trees, engine.device.split_kernels
+    assert isinstance(trees, TreesOnAllRows) and kernels is not None
+    rows = trees.tree_rows.rows
+    assert isinstance(rows, GpuRows)
+    return GrownOver(rows, trees.gradients, engine.sets.train, kernels, Sharing(rows=joined), slice(None))
+
+
 class DeviceGrower:
-    """Grows the trees of rounds on the GPU of an engine, whose plan has trees that do without the host; `others` joins
-    it with those of the other engines, which grow the same trees in step.
+    """Grows the trees of rounds on the GPU of an engine, whose plan has trees that do without the host.
 
     `total_weight` is that of all rows, where data are small. `watch` : metrics that are kept beside the trees.
     """
 
-    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch, others: Collective
+    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch, over: GrownOver
                  ) -> None:  # fmt: skip
-        device, trees = engine.device, engine.trees
-        assert isinstance(trees, TreesOnAllRows) and device.split_kernels is not None
-        rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
-        assert isinstance(rows, GpuRows)
-        self._device, self._sets = device, engine.sets
-        self._rows, self._spec, self._others = rows, spec, others
+        device, rows, kernels, params = engine.device, over.rows, over.kernels, spec.params
+        self._device, self._sets, self._over = device, engine.sets, over
+        self._rows, self._spec = rows, spec
         n_rows, n_features = spec.recipe.n_rows, spec.cuts.n_features
         self._rules = growth_rules(params, spec.search_rules, n_rows, n_features, spec.interaction_groups)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
         self._exact_rule, self._scale_rule = rule_of(), rule_of(largest_searched=spec.largest_searched)
-        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, trees.gradients)
+        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over.gradients)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
         self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
@@ -115,9 +134,9 @@ class DeviceGrower:
         if self._orders_rows:
             compile_ahead(kernels.runtime)
         self._refit = Refit(
-            kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below, others
+            kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below, over.sharing.rows
         ) if spec.recipe.refits else None  # fmt: skip
-        self._quantiles = self._leaf_quantiles(trees.gradients, rows.chunks[0].n_trees)
+        self._quantiles = self._leaf_quantiles(over.gradients, rows.chunks[0].n_trees)
         self.watch = watch
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""
@@ -162,12 +181,12 @@ class DeviceGrower:
         if spec.recipe.quantiles is None:
             return None
         labels = Labels(label, weight, weight_scale(spec.largest_weight))
-        most_leaves = self._rules.levels.most_leaves
-        return LeafQuantiles(self._runtime, labels, spec.recipe.quantiles, n_trees, most_leaves, self._others)
+        most_leaves, others = self._rules.levels.most_leaves, self._over.sharing.rows
+        return LeafQuantiles(self._runtime, labels, spec.recipe.quantiles, n_trees, most_leaves, others)
 
     def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
         """What finds splits without histograms, where the plan is to do without."""
-        ((_, view),) = self._sets.train.views()
+        ((_, view),) = self._over.train.views()
         if view.sorted_entries is None:
             return None
         rules = self._rules
@@ -252,11 +271,12 @@ class DeviceGrower:
         overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
         self._rounding.put_keys(np.array([tree_keys(seed, iteration, output) for output in outputs], np.uint64))
         self._fill()
-        ((_, view),) = self._sets.train.views()
+        ((_, view),) = self._over.train.views()
         takes_all = self._below == ALL
-        walks = (view.walks_fast or not takes_all) and self._quantiles is None
+        sharing = self._over.sharing
+        walks = (view.walks_fast or not takes_all) and self._quantiles is None and sharing.features is ALONE
         reaches_leaves = (not walks and self._refit is None) or self._orders_rows
-        rows = ChunkRows(self._rows, view, self._rows.chunks[0], self._others, takes_all, reaches_leaves)
+        rows = ChunkRows(self._rows, view, self._rows.chunks[0], sharing, takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
             if not self._every_feature:
@@ -297,17 +317,17 @@ class DeviceGrower:
         first = group.outputs.start
         if first == 0:
             self._gradients.find_range()
-            self._others.find_largest(self._rounding.tops)
+            self._over.sharing.rows.find_largest(self._rounding.tops)
             self._rounding.find_scales(self._scale_rule)
             if self._refit is not None:
                 self._refit.find_scales(self._exact_rule)
         self._gradients.quantize(
             first, chunk.order, chunk.pairs, chunk.bounds, len(group.trees), group.grower.tables.capacity
         )
-        self._others.add_up(self._rounding.sums[group.outputs])
+        self._over.sharing.rows.add_up(self._rounding.sums[group.outputs])
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
-        train, grower, first = self._sets.train, group.grower, group.outputs.start
+        train, grower, first = self._over.train, group.grower, group.outputs.start
         margins = train.margins[0][:, group.outputs]
         if self._quantiles is not None and isinstance(grower, TreeGrower):
             self._quantiles(grower.leaves, first, rows.chunk, margins, self._learning_rate, grower.tables)
@@ -318,6 +338,8 @@ class DeviceGrower:
         else:
             columns = [self._source.columns(output) for (output,) in group.trees]
             self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
+        if self._sets.train is not train and self._sets.evaluates_training:
+            self._sets.train.margins[0][:, group.outputs] = margins[self._over.own]
         for evaluated in self._sets.resident_evals:
             self._walk(evaluated, group)
 

@@ -15,13 +15,17 @@ from itertools import islice
 from typing import TypeVar
 
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
+from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.runtime.collective import Alone, Collective, Turn
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Turn
+from daskboost.engine.by_columns import has_room, rows_by_columns, why_not_by_columns
 from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
-from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice, WatchedMetrics
+from daskboost.engine.device_grower import DeviceGrower, GrownOver, RowsOnDevice, WatchedMetrics, own_rows
 from daskboost.engine.engine import Engine
+from daskboost.engine.fit_size import engine_size
 from daskboost.engine.setup import Answers
 from daskboost.engine.watching import Watch
+from daskboost.errors import DeviceError
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
@@ -75,23 +79,21 @@ class WholeRounds:
         self.grows_alone = engine.device.without_host
         """Whether trees grow on a device, or on several that are joined, without the host."""
         reason = "" if self.grows_alone else why_not_compiled(engine, spec)
-        self._others: Collective = Alone()
+        self._others: Collective = ALONE
         has_own = any(isinstance(metric, CustomMetric) for metrics in spec.metrics for metric in metrics)
         self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
         """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
         outbox = Outbox(InStep(engine, peers))
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
-        self._join: Callable[[], m.Reason] = partial(
-            self._meet, engine, spec, reason, partial(self._start_on_device, engine, spec, outbox)
-        )
+        self._join: Callable[[], m.Reason] = partial(self._meet, engine, spec, reason, outbox)
         """Decides with the other engines, and returns, why the coordinator is to grow the rounds."""
         self._turn: Turn | None = None
         """The GPU's, while it is this fit's."""
         if self.grows_alone:
             self._rounds: Iterator[GrownRound] = iter(())
             if peers.n_peers == 1:
-                self._start_on_device(engine, spec, outbox)
+                self._start_on_device(engine, spec, outbox, own_rows(engine, ALONE))
         elif reason:
             self._rounds = rounds_of(spec, outbox, threads)
         else:
@@ -99,18 +101,18 @@ class WholeRounds:
         if not self.grows_alone and peers.n_peers == 1:  # of several, the coordinator says it
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in compiled calls")
 
-    def _start_on_device(self, engine: Engine, spec: FitSpec, outbox: Outbox) -> None:
+    def _start_on_device(self, engine: Engine, spec: FitSpec, outbox: Outbox, over: GrownOver) -> None:
         """Have memory for trees that grow without the host, the first of which grows when it is asked for."""
         total_weight, device = weight_of_small_data(outbox, spec), engine.device
         with device.errors():
             watch = Watch(device, engine.sets.evaluators if device.watches else ())
-            grower = DeviceGrower(engine, spec, total_weight, watch, self._others)
+            grower = DeviceGrower(engine, spec, total_weight, watch, over)
         evaluation = WatchedMetrics(grower) if device.watches else evaluation_of(spec, Outbox(Called(engine)))
         self._rounds = grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
         if device.watches or not spec.eval_names:  # else the host waits for each round's metrics
             self._close_batch = grower.close_batch
 
-    def _meet(self, engine: Engine, spec: FitSpec, reason: str, start: Callable[[], None]) -> m.Reason:
+    def _meet(self, engine: Engine, spec: FitSpec, reason: str, outbox: Outbox) -> m.Reason:
         """Agree with all other engines on who grows the rounds, and join their GPUs if these do."""
         kernels = engine.device.split_kernels
         runtime = None if kernels is None else kernels.runtime
@@ -126,9 +128,25 @@ class WholeRounds:
                 return m.Reason("another fit has joined these GPUs", is_for_now=True)
             self._turn = runtime.turn
             self._others = runtime.joined(self._peers, gpus)
-            start()
+            self._start_on_device(engine, spec, outbox, self._shared(engine, spec))
         self.grows_alone &= not found
         return m.Reason(found)
+
+    def _shared(self, engine: Engine, spec: FitSpec) -> GrownOver:
+        """Return what trees grow over on GPUs that are joined, as all engines decide alike."""
+        n_engines, wanted = self._peers.n_peers, spec.params.partition_by
+        reason = why_not_by_columns(engine, spec, n_engines) if wanted != "rows" else "partition_by='rows' asks for it"
+        if not reason and wanted == "auto" and not columns_pay(engine_size(spec, engine.sets.train.shard, ())):
+            reason = "histograms travel in less time than rows take to move"
+        if not reason and not has_room(engine, spec, n_engines):
+            reason = "a GPU has no room for a share of the features of all rows"
+        reasons = [each for each in self._peers.share(reason) if each]
+        if reasons and wanted == "columns":
+            raise DeviceError(f"partition_by='columns' was asked for, and {reasons[0]}: use partition_by='auto'")
+        logger.info("GPUs share the %s", f"rows: {reasons[0]}" if reasons else "features")
+        if reasons:
+            return own_rows(engine, self._others)
+        return rows_by_columns(engine, spec, self._peers, self._others)
 
     @property
     def answers(self) -> Answers:

@@ -92,6 +92,9 @@ SHARED_PARAMETERS = """
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}
         How histograms of several workers meet. The model does not depend on it.
+    partition_by : {"auto", "rows", "columns"}
+        What several GPUs share: the rows, as they have them, or the features, of which each then has some of all rows.
+        "auto" takes what takes less time. The model does not depend on it.
     host_memory_limit : int or str, optional
         Most RAM (bytes, or a text such as "2GB") for a process's chunks, those of evaluation sets included, before they
         go to disk.
@@ -212,6 +215,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     device: str = TrainParams.device
     chunk_rows: int = TrainParams.chunk_rows
     reduction: str = TrainParams.reduction
+    partition_by: str = TrainParams.partition_by
     host_memory_limit: int | str | None = None
     spill_directory: str | None = None
     device_memory_limit: int | str | None = None

@@ -277,8 +277,8 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
 
 BEST = ("best_iteration", "best_score")
 """Attributes that early stopping writes."""
-PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host_memory_limit", "spill_directory",
-                "device_memory_limit")  # fmt: skip
+PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "partition_by", "host_memory_limit",
+                "spill_directory", "device_memory_limit")  # fmt: skip
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 

@@ -15,7 +15,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.rows.views import DeviceLayout, SparseView
-from daskboost.devices.gpu.runtime.collective import Alone
+from daskboost.devices.gpu.runtime.collective import Sharing
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
@@ -73,7 +73,7 @@ def searched(runtime: Runtime, layout: SlotLayout, symbols: Any, segments: list[
     )  # fmt: skip
     assert view.sorted_entries is not None
     search = EntrySearch(SplitKernels(device_layout), view.sorted_entries, len(nodes))
-    chunk_rows = ChunkRows(rows, view, rows.chunks[0], Alone(), in_order=False)
+    chunk_rows = ChunkRows(rows, view, rows.chunks[0], Sharing(), in_order=False)
     found = search.best_per_node(level, rules.regular, xp.asarray(nodes), chunk_rows, is_root=False)
     return to_host(found)
 

@@ -14,7 +14,7 @@ from reference import residuals as reference
 
 from daskboost.devices.cpu.gradients import Residuals, count_residuals, sortable_key
 from daskboost.devices.gpu.rows.row_state import GpuRows
-from daskboost.devices.gpu.runtime.collective import Alone
+from daskboost.devices.gpu.runtime.collective import ALONE
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.gpu.trees.growth import make_tables
 from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
@@ -126,7 +126,7 @@ def test_leaves_become_the_naive_twins_quantiles(
     rate, first = np.float32(0.3), 1
     place_of = {node: node for node in range(6)}, {20: 0, 21: 1, 22: 2, 24: 4, 25: 5, 33: 3}
     tables = make_tables(runtime, n_trees, 20)
-    fit = LeafQuantiles(runtime, labels, alphas, n_trees, per_tree, Alone())
+    fit = LeafQuantiles(runtime, labels, alphas, n_trees, per_tree, ALONE)
     for _ in range(2):
         leaf = rng.integers(0, 6, (n_trees, n))
         leaf[0, leaf[0] == 2] = 3  # 2 has no rows, 5 of the other tree only such without weight

@@ -101,6 +101,10 @@ class JoinedByHost:
         assert values.flags.c_contiguous
         values[...] = np.maximum.reduce(self._members.share(values.copy()))
 
+    def gather(self, values: Any, out: Any) -> None:
+        assert values.flags.c_contiguous and out.flags.c_contiguous
+        out[...] = self._members.share(values.copy())
+
     def abort(self) -> None:
         """The engines' peers wake who waits."""
 

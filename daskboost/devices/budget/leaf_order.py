@@ -16,6 +16,8 @@ LEAST_ROUNDS = 8
 """With fewer, the fit gains nothing worth the memory."""
 LEAST_DEPTH = 4
 """Rows of nodes of the first levels are every second or fourth one, which share what is fetched as it is."""
+MOST_IDS = 1 << 32
+"""Rows of all engines whose global ids have 32 bits, in which they are kept once rows have another order."""
 WORD_BYTES = 4
 """A row's place in the new order, its global id, and each of its values while these are moved."""
 
@@ -25,7 +27,7 @@ def why_in_given_order(size: FitSize) -> str:
     in that order."""
     reasons = {
         "other fits share them": size.shares_views,
-        "other engines have rows too": size.n_engines > 1,
+        "their global ids have more than 32 bits": size.most_rows > MOST_IDS,
         "they are evaluated": any(each.of_training for each in size.evals),
         "they are sparse": size.train.n_entries > 0,
         "trees leave some out": size.samples_rows,

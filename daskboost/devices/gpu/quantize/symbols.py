@@ -202,6 +202,23 @@ class DeviceSymbols:
             found[:, features] = block[begin:end]
         return found
 
+    def columns(self, first: int, last: int) -> DeviceArray:
+        """A copy of some features of all rows, as a matrix of shape (rows, features)."""
+        found = self.runtime.xp.empty((self.n_rows, last - first), self.places.dtype)
+        for features, block in self.blocks():
+            begin, end = max(first, features.start), min(last, features.stop)
+            if begin < end:
+                found[:, begin - first : end - first] = block[:, begin - features.start : end - features.start]
+        return found
+
+    def put_columns(self, first: int, symbols: DeviceArray) -> None:
+        """Take a matrix of all rows, shape (rows, features), as the features from `first` on."""
+        last = first + symbols.shape[1]
+        for features, block in self.blocks():
+            begin, end = max(first, features.start), min(last, features.stop)
+            if begin < end:
+                block[:, begin - features.start : end - features.start] = symbols[:, begin - first : end - first]
+
     def by_feature(self) -> DeviceArray:
         """A copy of all rows, shape (features, rows)."""
         runtime, dtype = self.runtime, self.places.dtype

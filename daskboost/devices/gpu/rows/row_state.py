@@ -24,7 +24,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data, walk_trees
-from daskboost.devices.gpu.runtime.collective import Collective
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
 from daskboost.devices.gpu.trees.known_tree import (
@@ -400,11 +400,12 @@ class GpuRows:
         for n_positions in {chunk.half for chunk in self.chunks}:
             self.scratch.reserve(n_positions, n_splits)
 
-    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
+    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray, sides: Collective = ALONE) -> None:
         """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
 
         `splits` : int32, shape (6, splits), on the GPU, as `kernels/partition.cu` has them; a node of -1 is no split.
-        `reserve` must have been asked for as many, and for the children.
+        `reserve` must have been asked for as many, and for the children. `sides` joins GPUs that have other features of
+        the same rows, one of which knows the sides of a split.
         """
         n = splits.shape[1]
         if n == 0 or chunk.n_rows == 0:
@@ -417,7 +418,9 @@ class GpuRows:
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
-        count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
+        count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, chunk.order, flags, counts)
+        sides.add_up(flags[: tiles.most * (tile_rows // 32)])
+        sides.add_up(counts[: tiles.most])
         move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
     def count_residuals(self, index: int, query: ResidualQuery, label: DeviceArray, margin: DeviceArray,
@@ -471,8 +474,7 @@ class ChunkRows:
     rows: GpuRows
     view: GpuView
     chunk: DeviceOrder
-    others: Collective
-    """Joins the GPUs that have other rows of the same trees."""
+    sharing: Sharing
     in_order: bool
     """Whether the rows of a root are in the order of their indices: none is left out."""
     reaches_leaves: bool = False
@@ -489,11 +491,11 @@ class ChunkRows:
         those of all GPUs' rows."""
         in_order = is_root and self.in_order
         self.rows.build_outputs(self.view, self.chunk, nodes, out, in_order=in_order, n_trees=n_trees)
-        self.others.add_up(out.transpose(2, 0, 1, 3))
+        self.sharing.rows.add_up(out.transpose(2, 0, 1, 3))
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
-        self.rows.split_rows(self.view, self.chunk, splits)
+        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.features)
 
     def add_leaves(self, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
         """Add the values of leaves that rows have reached to the margins of these; see `GpuRows.add_leaves`."""

@@ -57,12 +57,25 @@ class DeviceLayout:
 
     runtime: Runtime
     host: SlotLayout
+    first_feature: int = 0
+    """The fit's feature that is the layout's first, where others are other GPUs'."""
     offsets: DeviceArray = field(init=False)
     n_bins: DeviceArray = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", self.runtime.xp.asarray(self.host.offsets))
         object.__setattr__(self, "n_bins", self.runtime.xp.asarray(self.host.n_bins))
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """The first feature, and how many there are, as kernels take them."""
+        return self.first_feature, len(self.host.n_bins)
+
+    def part(self, first: int, last: int) -> DeviceLayout:
+        """Return the layout of some features of this one, those from `first` up to `last`."""
+        offsets = self.host.offsets[first : last + 1] - self.host.offsets[first]
+        host = SlotLayout(offsets, self.host.n_bins[first:last], self.host.width)
+        return DeviceLayout(self.runtime, host, self.first_feature + first)
 
     def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
         """Return where symbols of that type lie."""
@@ -84,6 +97,10 @@ class GpuView(Protocol):
     @property
     def symbols(self) -> tuple[Any, ...]:
         """The arguments with which kernels look up single symbols (`SYMBOLS`)."""
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """See `DeviceLayout.features`."""
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
@@ -154,6 +171,15 @@ class DenseView:
         ]
         self._columns = self._copied_columns()
         self._planes = [self._with_copy(each) for each in self._planes]
+
+    @property
+    def dense_symbols(self) -> DeviceSymbols:
+        """All rows' symbols."""
+        return self._symbols
+
+    @property
+    def features(self) -> tuple[int, int]:
+        return self._layout.features
 
     @property
     def _rows(self) -> DeviceArray:
@@ -278,6 +304,10 @@ class SparseView:
             self.sorted_entries = SortedEntries(self.runtime, *rows)
         copies = (each.nbytes for each in (self._columns, self.sorted_entries) if each is not None)
         self.nbytes = int(indptr.nbytes + slots.nbytes) + sum(copies)
+
+    @property
+    def features(self) -> tuple[int, int]:
+        return self._layout.features
 
     @property
     def joins_trees(self) -> bool:

@@ -7,6 +7,7 @@ joined by their host.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from daskboost.dtypes import Array
@@ -64,6 +65,10 @@ class Collective(Protocol):
     def find_largest(self, values: Array) -> None:
         """Enqueue: integers become the largest of all GPUs', likewise."""
 
+    def gather(self, values: Array, out: Array) -> None:
+        """Enqueue: `out` becomes the values of each GPU, one behind the other; C-contiguous, of one shape
+        everywhere."""
+
     def abort(self) -> None:
         """Have everything that waits for other GPUs end, in vain, from any thread: one of them does not come."""
 
@@ -80,8 +85,25 @@ class Alone:
     def find_largest(self, values: Array) -> None:
         """Leave them as they are."""
 
+    def gather(self, values: Array, out: Array) -> None:
+        """Copy the values of the only GPU."""
+        out[0] = values
+
     def abort(self) -> None:
         """Wait for nobody."""
 
     def close(self) -> None:
         """Have nothing to give back."""
+
+
+ALONE = Alone()
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the GPUs of a fit share its rows or its features; one that is alone has all of both."""
+
+    rows: Collective = ALONE
+    """Joins GPUs that have other rows, which add up what they know of theirs."""
+    features: Collective = ALONE
+    """Joins GPUs that have other features of the same rows."""

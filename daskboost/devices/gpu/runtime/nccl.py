@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import threading
@@ -23,6 +24,8 @@ class Handle(Protocol):
     """CuPy's communicator, of one GPU."""
 
     def allReduce(self, source: int, target: int, count: int, dtype: int, how: int, stream: int, /) -> None: ...
+
+    def allGather(self, source: int, target: int, count: int, dtype: int, stream: int, /) -> None: ...
 
     def abort(self) -> None: ...
 
@@ -51,6 +54,7 @@ class Communicators:
     def __init__(self) -> None:
         self._idle: dict[tuple[str, ...], Communicator] = {}
         self._lock = threading.Lock()
+        atexit.register(self.close)
 
     def take(self, gpus: tuple[str, ...], members: Members) -> Communicator:
         """Return the one that joined the same GPUs before, if all of them have it, or a new one; collective."""
@@ -111,9 +115,16 @@ class NcclCollective:
     def find_largest(self, values: DeviceArray) -> None:
         self._reduce(values, self._nccl.NCCL_MAX)
 
+    def gather(self, values: DeviceArray, out: DeviceArray) -> None:
+        assert values.flags.c_contiguous and out.flags.c_contiguous
+        stream = self._cuda.get_current_stream().ptr
+        self._joined.handle.allGather(
+            _address(values), _address(out), values.size, self._types[values.dtype.str[1:]], stream
+        )
+
     def _reduce(self, values: DeviceArray, how: int) -> None:
         assert values.flags.c_contiguous
-        address, kind = int(values.data.ptr), self._types[values.dtype.str[1:]]  # type: ignore[attr-defined]
+        address, kind = _address(values), self._types[values.dtype.str[1:]]
         stream = self._cuda.get_current_stream().ptr
         self._joined.handle.allReduce(address, address, values.size, kind, how, stream)
 
@@ -122,6 +133,11 @@ class NcclCollective:
 
     def close(self) -> None:
         self._communicators.give_back(self._gpus, self._joined)
+
+
+def _address(values: DeviceArray) -> int:
+    """Return where an array of CuPy's begins."""
+    return int(values.data.ptr)  # type: ignore[attr-defined]
 
 
 def nccl_module() -> ModuleType:

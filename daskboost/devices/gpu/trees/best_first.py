@@ -159,7 +159,7 @@ class BestFirstGrower:
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
             *regular.numbers, rules.levels.depth,
-            kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
+            kernels.monotone_of(regular), kernels.all_bins, self._splits, self._built, *self._addresses,
         )  # fmt: skip
 
     def _best_per_node(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool) -> DeviceArray:

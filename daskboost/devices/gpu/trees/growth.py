@@ -310,7 +310,7 @@ class TreeGrower:
             self._n_trees, THREADS, self._width, *self.tables.arguments, *level.arguments, self._sizes.at(depth),
             results, *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
-            self._kernels.layout.n_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
+            self._kernels.all_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),
         )  # fmt: skip
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     KernelArgument,
@@ -98,6 +100,17 @@ SearchRoom = Mapping[str, DeviceArray]
 """Arrays of a search, of as many nodes as it has or more: `search_shapes`."""
 
 
+@dataclass(frozen=True)
+class FeatureShare:
+    """The features that one of several GPUs searches, as neighbours of all."""
+
+    all_features: DeviceLayout
+    joined: Collective
+    """Joins the GPUs."""
+    firsts: Sequence[int]
+    """First feature of each GPU's share, in their order."""
+
+
 def search_shapes(n_nodes: int, n_features: int, n_slots: int, n_trees: int = 0) -> Shapes:
     """Return the shapes of a search's arrays.
 
@@ -114,9 +127,13 @@ def search_shapes(n_nodes: int, n_features: int, n_slots: int, n_trees: int = 0)
 
 @dataclass
 class SplitKernels:
-    """Searches all features of histograms in one GPU's memory."""
+    """Searches all features of histograms in one GPU's memory, or a share of them together with other GPUs, all of
+    which find the same."""
 
     layout: DeviceLayout
+    """Of the features that are searched here."""
+    share: FeatureShare | None = None
+    """None where these are all."""
     _monotone: tuple[Int32, DeviceArray] | None = field(default=None, init=False)
     _allowed: tuple[bytes, DeviceArray] | None = field(default=None, init=False)
 
@@ -135,7 +152,48 @@ class SplitKernels:
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
         """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
         layout = self.layout.host
-        return make_arrays(self.runtime, search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
+        return self._made(search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
+
+    def _made(self, shapes: Shapes) -> SearchRoom:
+        """Make the arrays of a search, and what other GPUs find."""
+        if self.share is not None:
+            shape, dtype = shapes["results"]
+            shapes = {**shapes, "found": ((len(self.share.firsts), *shape), dtype)}
+        return make_arrays(self.runtime, shapes)
+
+    @property
+    def all_bins(self) -> DeviceArray:
+        """Bins of every feature, of whichever GPU."""
+        return (self.layout if self.share is None else self.share.all_features).n_bins
+
+    def _of_all(self, results: DeviceArray, room: SearchRoom) -> DeviceArray:
+        """Return the best splits that any GPU has found, as all of them do."""
+        if self.share is None:
+            return results
+        n, n_shares = len(results), len(self.share.firsts)
+        found = room["found"].reshape(-1)[: n_shares * results.size].reshape(n_shares, *results.shape)
+        self.share.joined.gather(results, found)
+        self.runtime.kernel("feature_shares", "best_of_shares")(
+            -(-n // THREADS), THREADS, found, self._firsts, n_shares, n, results.shape[1], results
+        )
+        return results
+
+    @cached_property
+    def _firsts(self) -> DeviceArray:
+        assert self.share is not None
+        return to_device(self.runtime, np.array(self.share.firsts, np.int32))
+
+    def _own(self, of_features: DeviceArray) -> DeviceArray:
+        """Return the part of what each feature has, in a last axis, that is of those that are searched here."""
+        if self.share is None:
+            return of_features
+        first, n = self.layout.features
+        found: DeviceArray = self.runtime.xp.ascontiguousarray(of_features[..., first : first + n])
+        return found
+
+    def _here(self, level: Level) -> Level:
+        """Return a level as it is searched here."""
+        return level if self.share is None else replace(level, allowed=self._own(level.allowed))
 
     @property
     def node_words(self) -> int:
@@ -167,12 +225,12 @@ class SplitKernels:
 
     def best_per_node(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """Each node's best split; int64, shape (nodes, RESULTS), in `room`."""
-        results = room["results"][: level.n_nodes]
+        results, level = room["results"][: level.n_nodes], self._here(level)
         self.runtime.kernel("split", "best_of_nodes")(
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
-        return results
+        return self._of_all(results, room)
 
     def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
@@ -186,7 +244,7 @@ class SplitKernels:
 
     def best_of_level(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS), in `room`."""
-        n, n_trees, layout = level.n_nodes, level.n_trees, self.layout
+        n, n_trees, layout, level = level.n_nodes, level.n_trees, self.layout, self._here(level)
         n_features, prefix, results = len(layout.host.n_bins), room["prefix"][:n], room["results"][:n]
         gains, places = room["gains"][:n_trees], room["places"][:n_trees]
         shape = (layout.offsets, layout.n_bins, n_features)
@@ -202,14 +260,14 @@ class SplitKernels:
         )  # fmt: skip
         launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
-        return results
+        return self._of_all(results, room)
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
         return (
             level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
             level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
-            self.monotone_of(regular), len(self.layout.host.n_bins), level.n_nodes,
+            self._own(self.monotone_of(regular)), len(self.layout.host.n_bins), level.n_nodes,
             *regular.numbers, int(regular.plain),
         )  # fmt: skip
 
@@ -258,7 +316,7 @@ class VectorKernels(SplitKernels):
 
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
         layout = self.layout.host
-        return make_arrays(self.runtime, vector_shapes(
+        return self._made(vector_shapes(
             n_nodes, len(layout.n_bins), layout.n_slots, layout.width, symmetric=n_trees > 0
         ))  # fmt: skip
 
@@ -288,7 +346,7 @@ class VectorKernels(SplitKernels):
     def _best(self, level: Level, regular: Regular, room: SearchRoom, n_found: int, entry: str) -> DeviceArray:
         """Find the best splits of nodes, by the gains of all outputs; `entry` : what finds those of `n_found` features
         and nodes."""
-        runtime, layout, steps, n = self.runtime, self.layout, level.steps, level.n_nodes
+        runtime, layout, steps, n, level = self.runtime, self.layout, level.steps, level.n_nodes, self._here(level)
         assert steps is not None
         width, n_features = layout.host.width, len(layout.host.n_bins)
         sums_before, gains, places = (room[name] for name in ("sums_before", "gains", "places"))
@@ -309,4 +367,4 @@ class VectorKernels(SplitKernels):
             "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
             int(entry == "best_of_level_features"), results,
         )  # fmt: skip
-        return results
+        return self._of_all(results, room)
