@@ -97,12 +97,17 @@ def joined_range(parts: Sequence[m.GradientRange]) -> Float64:
 
 def scale_rule(total_weight: float | None, reg_lambda: float, max_delta_step: float, *, largest_searched: float = 0.0
                ) -> ScaleRule:  # fmt: skip
-    """Return what scales keep within which limit, of what `Scales` has."""
+    """Return what scales keep within which limit, of what `Scales` has.
+
+    Penalties become floats: CPU kernels are compiled for the types that they are given, and would be once more for a
+    penalty that the user gave as an integer.
+    """
+    penalties = float(reg_lambda), float(max_delta_step)
     if total_weight is None:
-        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, reg_lambda, max_delta_step, largest_searched)
+        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, *penalties, largest_searched)
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
     scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
-    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, reg_lambda, max_delta_step, largest_searched)
+    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, *penalties, largest_searched)
 
 
 def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
