@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from compute_sanitizer import __main__ as call
 from compute_sanitizer.__main__ import main
 from compute_sanitizer.claims import is_lost
 from compute_sanitizer.report import Report, lines_in
 
 TESTS = """
 import os, time, pytest
+
+PAUSE = float(os.environ.get("PAUSE", 0))
 
 @pytest.fixture(scope="module", params=["a", "b"])
 def made(request):
@@ -25,11 +30,11 @@ def made(request):
 
 @pytest.mark.parametrize("n", range(4))
 def test_shares_what_is_made(made, n):
-    time.sleep(0.05)
+    time.sleep(PAUSE / 2)
 
 @pytest.mark.parametrize("n", range(6))
 def test_passes(n):
-    time.sleep(0.1)
+    time.sleep(PAUSE)
     assert not os.path.exists(os.environ["MADE"] + ".lost")
 
 def test_fails():
@@ -48,7 +53,9 @@ def test_goes_wrong(request):
         pytest.fail("the GPU is lost")
 
 def test_takes_long():
-    time.sleep(float(os.environ.get("LONG", 0)))
+    if "LONG" in os.environ:
+        with open(os.environ["MADE"] + ".long", "w"):
+            time.sleep(float(os.environ["LONG"]))
 """
 SANITIZER = """#!{python}
 import os, sys, time
@@ -84,11 +91,20 @@ def rows_of(toy: Path, *arguments: str, folder: str = "claims", results: str = "
     return {row["tool"]: row for row in map(json.loads, lines)}
 
 
+def end_once(is_enough: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move the clock of `main` past its time limit as soon as `is_enough`, instead of waiting for the limit."""
+    def now() -> float:
+        return time.time() + 3 * 3600 * is_enough()
+
+    monkeypatch.setattr(call, "time", SimpleNamespace(time=now, time_ns=time.time_ns, sleep=time.sleep))
+
+
 def begun(folder: Path) -> list[str]:
     return [line["test"] for line in lines_in(folder) if line["outcome"] == "begun"]
 
 
-def test_each_test_runs_once_per_tool(toy: Path) -> None:
+def test_each_test_runs_once_per_tool(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAUSE", "0.1")  # so that other processes start before one has taken all
     rows = rows_of(toy, "--tools", "plain,memcheck", "--processes", "3")
     assert (rows["plain"]["passed"], rows["plain"]["skipped"], rows["plain"]["failed"]) == (17, 1, [])
     assert (rows["memcheck"]["passed"], rows["memcheck"]["skipped"]) == (16, 1)
@@ -140,7 +156,8 @@ claims.is_lost = lambda: os.path.exists(os.environ["MADE"] + ".lost")
 @pytest.mark.parametrize(("said", "processes"), [(FAULT, "1"), (FAULT, "4"), ("", "1")])
 def test_a_fault_costs_no_other_test(said: str, processes: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU is lost to all until the service has started anew; only the test to blame fails, once it is known."""
-    monkeypatch.setattr("compute_sanitizer.__main__.NOTICED_SECONDS", 3)
+    monkeypatch.setenv("PAUSE", "0.1" if processes == "4" else "0")
+    monkeypatch.setattr(call, "NOTICED_SECONDS", 3 if processes == "4" else 0)  # where there is another to notice it
     lost = toy.parent / "made.txt.lost"
     service = toy.parent / "bin" / "nvidia-cuda-mps-control"
     service.write_text(f'#!/bin/sh\n[ "$1" = -d ] || rm -f {lost}\n')
@@ -185,17 +202,20 @@ def test_what_the_sanitizer_says_is_counted(toy: Path, monkeypatch: pytest.Monke
 def test_a_process_that_has_lost_track_is_ended(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Internal Sanitizer Error: Detected a failure to track a kernel launch. Future records might be incomplete"
     monkeypatch.setenv("SAYS", f"========= {said}\n")
-    rows = rows_of(toy, "--tools", "racecheck", "--processes", "1", "--seconds", "2")
+    logs = toy.parent / "claims" / "racecheck"
+    end_once(lambda: sum(said in log.read_text() for log in logs.glob("sanitizer-*.log")) > 1, monkeypatch)
+    rows = rows_of(toy, "--tools", "racecheck", "--processes", "1")
     assert rows["racecheck"]["passed"] == 0, "ended before its first test"
     assert rows["racecheck"]["findings"][said] > 1, "another was begun"
 
 
 def test_a_second_call_goes_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where time was up in a test, it runs again; others do not."""
-    monkeypatch.setenv("LONG", "60")
-    rows = rows_of(toy, "--tools", "plain", "--processes", "1", "--seconds", "12")
+    with monkeypatch.context() as patches:
+        patches.setenv("LONG", "60")
+        end_once((toy.parent / "made.txt.long").exists, patches)
+        rows = rows_of(toy, "--tools", "plain", "--processes", "1")
     assert [name.split("::")[1] for name in rows["plain"]["not_run"]] == ["test_takes_long"]
-    monkeypatch.setenv("LONG", "0")
     rows = rows_of(toy, "--tools", "plain", "--processes", "1")
     assert (rows["plain"]["not_run"], rows["plain"]["passed"]) == ([], 17)
     names = [name.split("::")[1] for name in begun(toy.parent / "claims" / "plain")]
