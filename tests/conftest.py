@@ -81,6 +81,10 @@ FIRST = [
 would else compile the same at once, the workers of a cluster above all. The other files need few CPU kernels."""
 
 
+FROZEN_BEFORE = pytest.StashKey[str]()
+"""The file of the test that runs: garbage collections leave out what was there before it."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort tests: those in files of `FIRST` come first; those marked `late` come last, as many small pieces of work
     leave no process idle at the end.
@@ -110,13 +114,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) not in left_out]
 
 
-def pytest_collection_finish() -> None:
-    """Leave out of garbage collections what stays for the session: modules and all collected tests, a million objects.
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Leave out of garbage collections what is there before a file's tests, a million objects: modules, all collected
+    tests, what compilers keep of CPU kernels.
 
-    Tests collect garbage hundreds of times, to see that something is no longer held; each time took .3 s.
+    Tests collect garbage hundreds of times, to see that something is no longer held; each time took .3 s, and where
+    kernels were compiled .6 s.
     """
-    gc.collect()
-    gc.freeze()
+    file = item.nodeid.split("::")[0]
+    if item.config.stash.get(FROZEN_BEFORE, None) != file:
+        item.config.stash[FROZEN_BEFORE] = file
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
