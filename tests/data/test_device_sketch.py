@@ -164,8 +164,8 @@ def test_hundreds_of_thin_columns_are_sorted(
 ) -> None:
     """Together, where there is room for that, beside columns that have more values than cells.
 
-    Without room each is counted by itself, which takes the emulation 20 ms: of a fifth of the columns, in a fifth of the
-    room, where so many count as many.
+    Without room each is counted by itself, which takes the emulation 20 ms: a fifth of the columns, in a fifth of the
+    room, where so few count as hundreds.
     """
     shape = 300, n_columns
     values = np.where(rng.random(shape) < 0.03, rng.integers(-5, 5, shape), np.nan).astype(np.float32)

@@ -33,6 +33,7 @@ from daskboost.devices.gpu.runtime.kernel_source import (
 )
 
 HERE = Path(__file__).parent
+EMULATION = HERE / "cuda_emulation.cpp"
 DETECTOR = HERE / "race_detector.cpp"
 FLAGS = (
     "-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing",
@@ -279,24 +280,26 @@ def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> 
     """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
     sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else RACE_FLAGS if finds_races else ()
     of_header = tuple(each for each in variant.defines if each.startswith(OF_THE_HEADER))
-    header = _precompiled((*FLAGS, *sanitizers, *of_header))
+    flags = (*FLAGS, *sanitizers, *of_header)
+    header = _precompiled(flags)
+    emulation = _built("cuda_emulation", ".o", EMULATION.read_text(), (*flags, "-O2", f"-I{HERE}", "-c"))
     constants = [f"#define {name} {value}" for name, value in variant.constants if f"-D{name}={value}" not in of_header]
     lines = [f'#include "{header.stem}"', *constants, f'#line 1 "kernels/{source.name}.cu"', source.text]
     text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
     folders = (f"-iquote{header.parent}", f"-I{source_folder()}")
-    options = (*FLAGS, *sanitizers, *of_header, "-Winvalid-pch", *folders)
+    options = (*flags, "-Winvalid-pch", *folders)
     if not finds_races:
-        return _built(source.name, ".so", text, (*options, "-shared"), source.digest)
+        return _built(source.name, ".so", text, (*options, "-shared", str(emulation)), source.digest)
     kernels = _built(source.name, ".o", text, (*options, "-c"), source.digest)
     detector = _built("race_detector", ".o", DETECTOR.read_text(), (*FLAGS, *DETECTOR_FLAGS, f"-I{HERE}", "-c"))
-    return _built(source.name, ".so", "", (*FLAGS, "-shared", str(kernels), str(detector)))
+    return _built(source.name, ".so", "", (*FLAGS, "-shared", *map(str, (kernels, emulation, detector))))
 
 
 @cache
 def _precompiled(flags: tuple[str, ...]) -> Path:
-    """Compile the emulation itself, with what it includes of the C++ library, once for all kernels of these flags.
+    """Compile what kernels include of the emulation and of the C++ library, once for all kernels of these flags.
 
-    That is two fifths of a kernel's compilation. g++ finds the result by its name without the last suffix.
+    g++ finds the result by its name without the last suffix.
     """
     return _built(
         "cuda_emulation", ".hpp.gch", '#include "cuda_emulation.hpp"\n', (*flags, f"-I{HERE}", "-x", "c++-header")

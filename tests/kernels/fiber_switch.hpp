@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "race_detector.hpp"
+#include "cuda_emulation.hpp"
 
 #ifndef __x86_64__
 #undef EMULATION_BY_UCONTEXT
@@ -48,7 +48,7 @@ emulation_switch:
 
 namespace emulation {
 
-constexpr size_t STACK_BYTES = 1 << 17, GUARD_BYTES = 1 << 12, MAX_FIBERS = 1024;
+constexpr size_t STACK_BYTES = 1 << 17, GUARD_BYTES = 1 << 12;
 constexpr size_t ALL_STACKS_BYTES = MAX_FIBERS * (STACK_BYTES + GUARD_BYTES);
 inline unsigned char* stacks;
 inline void* scheduler_stack_pointer;

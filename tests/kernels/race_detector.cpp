@@ -218,18 +218,19 @@ void end_atomic() {
     is_atomic = false;
 }
 
-void end_launch(std::string& error) {
+void end_launch(void (*tell)(const char* findings)) {
     see_what_was_written();
     n_regions = 0;
-    if (!error.empty()) return;
+    std::string findings;
     for (const Finding& finding : found) {
-        const auto add = [&](uintptr_t number) { error += std::to_string(number) + ' '; };
+        const auto add = [&](uintptr_t number) { findings += std::to_string(number) + ' '; };
         for (int i : {0, 1})
             add(finding.kinds[i]), add(finding.accesses[i].place), add(finding.accesses[i].thread);
         add(finding.block), add(finding.is_of_two_blocks);
         add(finding.address), add(finding.address - reinterpret_cast<uintptr_t>(__ehdr_start));
-        error.back() = '\n';
+        findings.back() = '\n';
     }
+    if (!findings.empty()) tell(findings.c_str());
 }
 
 }  // namespace races

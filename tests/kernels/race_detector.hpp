@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
 #if defined(__SANITIZE_THREAD__) || defined(RACE_DETECTOR)
 #define TOLD(...) void __VA_ARGS__;
@@ -33,7 +32,7 @@ TOLD(lanes_have_met(unsigned first, unsigned mask))
 TOLD(begin_atomic())
 TOLD(end_atomic())
 
-// The launch has ended. What was found becomes its error, if it has none: a line each, as `races.py` reads them.
-TOLD(end_launch(std::string& error))
+// The launch has ended; `tell` is called with what was found, if anything was: a line each, as `races.py` reads them.
+TOLD(end_launch(void (*tell)(const char* findings)))
 
 }  // namespace races

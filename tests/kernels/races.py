@@ -12,12 +12,13 @@ import numpy as np
 
 RACES = "DASKBOOST_RACES"
 """Environment variable: not empty where emulated kernels are compiled with the race detector."""
-RACE_FLAGS = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
-"""Every access becomes a call; of g++'s own library for them nothing is linked."""
+RACE_FLAGS = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "-gdwarf-4")
+"""Every access becomes a call; of g++'s own library for them nothing is linked. Of DWARF 5, addr2line of binutils 2.40
+takes the first file for the one that was compiled, whatever `#line` calls it."""
 DETECTOR_FLAGS = ("-O2", "-fvisibility=hidden")
 """Of the detector itself, a copy of which each library of kernels has."""
 KINDS = ("read", "write", "atomic")
-OF_THE_EMULATION = re.compile(r"(cuda_\w+|fiber_switch)\.hpp|/c\+\+/")
+OF_THE_EMULATION = re.compile(r"(cuda_\w+|fiber_switch)\.[ch]pp|/c\+\+/")
 
 
 def describe(findings: str, library: Path, arrays: Mapping[str, np.ndarray]) -> str:
