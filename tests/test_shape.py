@@ -11,6 +11,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,16 @@ def conditions(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+@cache
+def all_conditions() -> dict[str, list[str]]:
+    """Conditions by file, parsed once for all kinds."""
+    return {path: list(conditions(ast.parse(text))) for path, text in sources()}
+
+
 def telling(kind: str) -> list[str]:
     """Files that tell this kind apart."""
     pattern = re.compile(KINDS[kind])
-    return [path for path, text in sources() if any(map(pattern.search, conditions(ast.parse(text))))]
+    return [path for path, found in all_conditions().items() if any(map(pattern.search, found))]
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
