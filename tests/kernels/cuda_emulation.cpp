@@ -35,7 +35,11 @@ UNCHECKED void show(State state, unsigned mask, unsigned long long value, const 
 
 }  // namespace
 
-UNCHECKED void wait() { to_scheduler(&current->stack_pointer, current->rank); }
+UNCHECKED __attribute__((always_inline)) inline void wait_here() {
+    to_scheduler(&current->stack_pointer, current->rank);
+}
+
+UNCHECKED void wait() { wait_here(); }
 
 void fail(const char* what) {
     error = std::string(what) + " (block " + std::to_string(block_index.x) + ", thread " +
@@ -45,7 +49,7 @@ void fail(const char* what) {
 
 UNCHECKED void barrier(unsigned long long value, const char* file, int line) {
     show(State::AT_BARRIER, 0, value, file, line);
-    wait();
+    wait_here();
 }
 
 // All lanes of `mask` show a value and see everybody's; what they do to memory is in order only where it `is_fence`.
@@ -67,7 +71,7 @@ UNCHECKED const unsigned long long* in_warp(unsigned mask, unsigned long long va
         are_here = other.mask == mask && is_at(other, file, line);
     }
     if (!are_here) {
-        wait();  // the last to arrive will let this one go
+        wait_here();  // the last to arrive will let this one go
         return found;
     }
     waiting &= ~mask;

@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -35,6 +36,8 @@ from daskboost.devices.gpu.runtime.kernel_source import (
 HERE = Path(__file__).parent
 EMULATION = HERE / "cuda_emulation.cpp"
 DETECTOR = HERE / "race_detector.cpp"
+EMULATION_FLAGS = ("-O2", "-mno-red-zone") if platform.machine() == "x86_64" else ("-O2",)
+"""Of the emulation itself, whose fibers push what they save onto their stacks."""
 FLAGS = (
     "-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
@@ -282,7 +285,7 @@ def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> 
     of_header = tuple(each for each in variant.defines if each.startswith(OF_THE_HEADER))
     flags = (*FLAGS, *sanitizers, *of_header)
     header = _precompiled(flags)
-    emulation = _built("cuda_emulation", ".o", EMULATION.read_text(), (*flags, "-O2", f"-I{HERE}", "-c"))
+    emulation = _built("cuda_emulation", ".o", EMULATION.read_text(), (*flags, *EMULATION_FLAGS, f"-I{HERE}", "-c"))
     constants = [f"#define {name} {value}" for name, value in variant.constants if f"-D{name}={value}" not in of_header]
     lines = [f'#include "{header.stem}"', *constants, f'#line 1 "kernels/{source.name}.cu"', source.text]
     text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
