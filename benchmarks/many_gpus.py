@@ -177,6 +177,15 @@ class Ours(Side):
         return model.predict(x, device="cpu")
 
 
+class Alone(Ours):
+    """daskboost without a cluster, on the first GPU."""
+
+    def open(self) -> None:
+        from daskboost import QuantizedDataset
+
+        self.data = QuantizedDataset.from_dask(self.x, self.y, device=self.config.device)
+
+
 class Xgboost(Side):
     """`xgboost.dask`."""
 
@@ -219,12 +228,13 @@ def open_cluster(n_gpus: int, device: str, stack: ExitStack) -> Any:
     return stack.enter_context(Client(cluster, set_as_default=False))
 
 
-def rows_of(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> list[dict[str, Any]]:
+def rows_of(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alone: bool) -> list[dict[str, Any]]:
     """Measure a case; its rows."""
-    return list(bench(config, clients, has_peer=has_peer))
+    return list(bench(config, clients, has_peer=has_peer, has_alone=has_alone))
 
 
-def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> Iterator[dict[str, Any]]:
+def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alone: bool
+          ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Give the rows of a case."""
     from distributed import wait
 
@@ -235,6 +245,9 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> Iter
             x, y = client.persist(collections(config, BLOCKS_PER_GPU * max(clients)))
             wait([x, y])
         sides |= {f"{name} on {n_gpus}": kind(client, config, x, y) for name, kind in kinds.items()}
+    if has_alone:
+        rows = make_block(config.workload, config.n_features, 0, config.n_rows, config.device)
+        sides["daskboost alone"] = Alone(None, config, *rows)
     starts: dict[str, list[float]] = {}
     for _ in range(2):  # the first one compiles
         for name, side in sides.items():
@@ -257,6 +270,7 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool) -> Iter
     yield from comparison_rows(config.name, result)
     fewest, most = min(clients), max(clients)
     pairs = [(f"daskboost on {n}", f"daskboost on {fewest}") for n in clients if n != fewest]
+    pairs += [("daskboost alone", "daskboost on 1")] if has_alone and 1 in clients else []
     pairs += [(f"daskboost on {n}", f"xgboost on {n}") for n in clients if f"xgboost on {n}" in sides]
     for own, other in pairs:
         row = beside_row(config.name, result, own, other)
@@ -274,6 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows")
     parser.add_argument("--trees", type=int, default=0)
+    parser.add_argument("--alone", action="store_true", help="ours on one GPU without a cluster, too")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     gpus = tuple(int(n) for n in options.gpus.split(","))
@@ -286,7 +301,8 @@ def main(arguments: list[str] | None = None) -> None:
                 trees=options.trees or case.trees, gpus=gpus,
             )  # fmt: skip
             print(f"{name}: {config.n_rows:,} x {config.n_features}", flush=True)
-            seconds, rows = timed(partial(rows_of, config, clients, has_peer=options.peer != "none"))
+            measure = partial(rows_of, config, clients, has_peer=options.peer != "none", has_alone=options.alone)
+            seconds, rows = timed(measure)
             about = {"case": name, "gpu": gpu_name(options.device), "case_s": round(seconds, 1)}
             record("many_gpus", config, [{**about, **row} for row in rows], options.results)
 

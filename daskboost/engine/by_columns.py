@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ class Everywhere:
     joined: Collective
     begin: int
     n_rows: int
-    """Of all engines."""
+    """Rows of all engines."""
 
     def spread(self, own: DeviceArray) -> DeviceArray:
         """Return what all rows have, each engine's of its own; of any numbers, rows first."""
@@ -123,8 +122,8 @@ def _view(engine: Engine, place: Everywhere, layout: DeviceLayout, shares: Seque
           ) -> DenseView:  # fmt: skip
     """Return the view of all rows with one share of the features."""
     ((_, own),) = engine.sets.train.views()
-    view: Any = own
-    symbols: DeviceSymbols = view.dense_symbols
+    assert isinstance(own, DenseView)
+    symbols = own.dense_symbols
     found = DeviceSymbols.empty(place.runtime, layout.places(symbols.places.dtype), place.n_rows)
     at_once = max(1, BLOCK_BYTES // (place.n_rows * symbols.places.dtype.itemsize))
     for owner, (begin, end) in enumerate(shares):

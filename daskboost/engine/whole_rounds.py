@@ -121,13 +121,13 @@ class WholeRounds:
             reason = runtime.why_apart() if self.grows_alone else no_room
         own = m.InStepWith("" if runtime is None else runtime.name, _why_not_in_step(spec, reason))
         told = self._peers.share(own)
-        gpus = tuple(each.gpu for each in told)
-        found = next((each.reason for each in told if each.reason), "") or why_not_joined(gpus)
+        names = tuple(each.gpu for each in told)
+        found = next((each.reason for each in told if each.reason), "") or why_not_joined(names)
         if runtime is not None and not found:
-            if not runtime.turn.is_taken(runtime.name, gpus, self._peers):
+            if not runtime.turn.is_taken(runtime.name, names, self._peers):
                 return m.Reason("another fit has joined these GPUs", is_for_now=True)
             self._turn = runtime.turn
-            self._others = runtime.joined(self._peers, gpus)
+            self._others = runtime.joined(self._peers, names)
             self._start_on_device(engine, spec, outbox, self._shared(engine, spec))
         self.grows_alone &= not found
         return m.Reason(found)
@@ -232,11 +232,12 @@ def _why_not_in_step(spec: FitSpec, reason: str) -> str:
     return reason or ("reduction='coordinator' asks for it" if spec.params.reduction == "coordinator" else "")
 
 
-def why_not_joined(gpus: Sequence[str]) -> str:
-    """Return why engines on these GPUs, of which "" is none, do not grow rounds in step; empty where they do."""
-    if not all(gpus):
-        return "some engines are on a GPU, others are not" if any(gpus) else ""
-    return "several engines are on one GPU" if len(set(gpus)) < len(gpus) else ""
+def why_not_joined(names: Sequence[str]) -> str:
+    """Return why engines on the GPUs of these names, of which "" is none, do not grow rounds in step; empty where they
+    do."""
+    if not all(names):
+        return "some engines are on a GPU, others are not" if any(names) else ""
+    return "several engines are on one GPU" if len(set(names)) < len(names) else ""
 
 
 def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers, n_wanted: Callable[[], int]

@@ -153,11 +153,13 @@ def grow_whole_rounds(outbox: Outbox, spec: FitSpec) -> bool:
         time.sleep(TURN_S)
         replies = outbox.ask(m.WhyNotWhole())
     reasons = {reply.text for reply in replies if reply.text}
-    if reasons and spec.params.reduction == "nccl":
-        raise DeviceError(
-            f"reduction='nccl' joins the GPUs of {outbox.n_engines} engines, and {'; '.join(sorted(reasons))}: use "
-            "reduction='auto'"
-        )
+    wanted = {"reduction": (spec.params.reduction, "nccl"), "partition_by": (spec.params.partition_by, "columns")}
+    for name, (given, joins) in wanted.items() if reasons and outbox.n_engines > 1 else ():
+        if given == joins:
+            raise DeviceError(
+                f"{name}={given!r} joins the GPUs of {outbox.n_engines} engines, and {'; '.join(sorted(reasons))}: use "
+                f"{name}='auto'"
+            )
     if reasons:
         logger.info("trees grow level by level, as the coordinator says: %s", "; ".join(sorted(reasons)))
     elif outbox.n_engines > 1:

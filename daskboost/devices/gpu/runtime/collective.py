@@ -36,16 +36,16 @@ class Turn:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def is_taken(self, gpu: str, gpus: tuple[str, ...], members: Members) -> bool:
-        """Whether the GPU, of this name, and all others are this fit's from now on, or none is; collective.
+    def is_taken(self, name: str, names: tuple[str, ...], members: Members) -> bool:
+        """Whether the GPU of this name and all others are this fit's from now on, or none is; collective.
 
         They are taken in the order of their names, so that of several fits that want them one gets all.
         """
         is_mine = False
-        for each in sorted(gpus):
-            if each == gpu:
+        for each in sorted(names):
+            if each == name:
                 is_mine = self._lock.acquire(blocking=False)
-            if not all(members.share(is_mine or each != gpu)):
+            if not all(members.share(is_mine or each != name)):
                 if is_mine:
                     self.end()
                 return False

@@ -56,12 +56,12 @@ class Communicators:
         self._lock = threading.Lock()
         atexit.register(self.close)
 
-    def take(self, gpus: tuple[str, ...], members: Members) -> Communicator:
+    def take(self, names: tuple[str, ...], members: Members) -> Communicator:
         """Return the one that joined the same GPUs before, if all of them have it, or a new one; collective."""
         with self._lock:
-            kept = self._idle.pop(gpus, None)
-        names = members.share("" if kept is None else kept.name)
-        if kept is not None and set(names) == {kept.name}:
+            kept = self._idle.pop(names, None)
+        told = members.share("" if kept is None else kept.name)
+        if kept is not None and set(told) == {kept.name}:
             return kept
         if kept is not None:
             kept.abort()  # another GPU has given it up
@@ -72,10 +72,10 @@ class Communicators:
         handle = nccl.NcclCommunicator(members.n_peers, unique_id, members.rank)
         return Communicator(handle, unique_id.hex())
 
-    def give_back(self, gpus: tuple[str, ...], used: Communicator) -> None:
+    def give_back(self, names: tuple[str, ...], used: Communicator) -> None:
         """Keep one that a fit has ended with, unless there is another one."""
         with self._lock:
-            if not used.is_aborted and self._idle.setdefault(gpus, used) is used:
+            if not used.is_aborted and self._idle.setdefault(names, used) is used:
                 return
         used.abort()
 
@@ -94,16 +94,16 @@ class NcclCollective:
     ----------
     cuda : module
         CuPy's `cuda`, of whose current stream everything is.
-    communicators : Communicators
-        Of this GPU.
+    kept : Communicators
+        Those of this GPU.
     members : Members
-    gpus : tuple of str
-        Names of all GPUs, in the members' order.
+    names : tuple of str
+        What tells the GPUs from all others, in the members' order.
     """
 
-    def __init__(self, cuda: ModuleType, communicators: Communicators, members: Members, gpus: tuple[str, ...]) -> None:
-        self._cuda, self._communicators, self._gpus = cuda, communicators, gpus
-        self._joined = communicators.take(gpus, members)
+    def __init__(self, cuda: ModuleType, kept: Communicators, members: Members, names: tuple[str, ...]) -> None:
+        self._cuda, self._kept, self._names = cuda, kept, names
+        self._joined = kept.take(names, members)
         nccl = self._nccl = nccl_module()
         self._types = {
             "i4": nccl.NCCL_INT32, "u4": nccl.NCCL_UINT32, "i8": nccl.NCCL_INT64, "u8": nccl.NCCL_UINT64,
@@ -132,7 +132,7 @@ class NcclCollective:
         self._joined.abort()
 
     def close(self) -> None:
-        self._communicators.give_back(self._gpus, self._joined)
+        self._kept.give_back(self._names, self._joined)
 
 
 def _address(values: DeviceArray) -> int:

@@ -131,7 +131,7 @@ class SplitKernels:
     which find the same."""
 
     layout: DeviceLayout
-    """Of the features that are searched here."""
+    """Where the features lie that are searched here."""
     share: FeatureShare | None = None
     """None where these are all."""
     _monotone: tuple[Int32, DeviceArray] | None = field(default=None, init=False)

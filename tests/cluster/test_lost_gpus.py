@@ -1,0 +1,75 @@
+"""GPUs that are joined: a worker that dies ends the fit with the cause, soon, and the next one works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daskboost import QuantizedDataset, train
+from daskboost.errors import DaskBoostError
+
+N_TIMES = int(os.environ.get("DASKBOOST_LOSSES", "3"))
+"""How often a worker dies."""
+MOST_SECONDS = 5.0
+PARAMS = {"objective": "binary:logistic", "max_depth": 6, "device": "cuda", "reduction": "nccl"}
+
+
+def n_gpus() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDeviceCount())
+
+
+@pytest.mark.gpu
+def test_a_worker_dies_in_mid_tree() -> None:
+    dask_cuda, distributed = pytest.importorskip("dask_cuda"), pytest.importorskip("distributed")
+    if n_gpus() < 2:
+        pytest.skip("one GPU is joined with no other")
+    import dask.array as da
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400_000, 20)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=len(x)) > 0).astype(np.float32)
+    cluster = dask_cuda.LocalCUDACluster(CUDA_VISIBLE_DEVICES=[0, 1], dashboard_address=":0")
+    with cluster, distributed.Client(cluster, set_as_default=False) as client, ThreadPoolExecutor(1) as pool:
+        for turn in range(N_TIMES):
+            client.wait_for_workers(2, timeout=60)
+            before = client.run(used_bytes)
+            blocks: Any = (da.from_array(x, chunks=(50_000, 20)), da.from_array(y, chunks=50_000))
+            dataset = QuantizedDataset.from_dask(*blocks, client=client, device="cuda")
+            assert len(set(dataset.shards.owners)) == 2  # type: ignore[attr-defined]
+            fit = pool.submit(train, PARAMS, dataset, 1_000_000)
+            time.sleep(2.0 + 0.37 * turn % 1)
+            assert not fit.done()
+            victim, pid = list(client.run(os.getpid).items())[turn % 2]
+            start = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(DaskBoostError) as caught:
+                fit.result(timeout=60)
+            seconds = time.monotonic() - start
+            print(f"{seconds:.2f} s: {type(caught.value).__name__}: {str(caught.value)[:150]}", flush=True)
+            assert seconds < MOST_SECONDS
+            dataset.close()
+            client.wait_for_workers(2, timeout=60)
+            after = client.run(used_bytes)
+            print([after[each] - before[each] for each in after if each in before and each != victim], flush=True)
+        with QuantizedDataset.from_dask(*blocks, client=client, device="cuda") as dataset:
+            assert len(set(dataset.shards.owners)) == 2  # type: ignore[attr-defined]
+            found = train(PARAMS, dataset, 20).to_bytes()
+    with QuantizedDataset.from_dask(x, y, device="cpu") as dataset:
+        assert train({**PARAMS, "device": "cpu", "reduction": "auto"}, dataset, 20).to_bytes() == found
+
+
+def used_bytes() -> int:
+    """What the worker's own GPU has given away."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, total = cupy.cuda.runtime.memGetInfo()
+    return int(total - free)
