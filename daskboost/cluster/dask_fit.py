@@ -5,14 +5,20 @@ client's copy of the progress, from which callbacks and the model are served.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
+from daskboost.cluster.limits import REPORT_S
 from daskboost.cluster.on_dask import run_fit
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkStore
@@ -66,15 +72,26 @@ class OpenFit:
 @register
 @dataclass(frozen=True)
 class RoundEvent:
-    """What one round added; the client puts the model together from these."""
+    """What one round added beside its trees."""
 
     iteration: int
     base_score: tuple[float, ...]
-    trees: list[TreeTable]
     values: list[tuple[str, str, float]]
     """(data set, metric, value)."""
     best_iteration: int | None
     best_score: float | None
+
+
+@register
+@dataclass(frozen=True)
+class RoundEvents:
+    """Rounds, from which the client puts the model together."""
+
+    rounds: list[RoundEvent]
+    trees: TreeTable
+    """The trees of all rounds, one behind the other: an array takes as long to send as thousands of nodes."""
+    ends: list[int]
+    """How many nodes there are up to the end of each tree."""
 
 
 def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterShards], report: Report) -> Progress:
@@ -108,11 +125,17 @@ class Mirror:
         self.progress = Progress((), list(spec.earlier_trees), list(spec.earlier_outputs))
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one round and tell the callbacks."""
-        round_: RoundEvent = event["round"]
+        """Take in rounds and tell the callbacks of each."""
+        told: RoundEvents = event["rounds"]
+        trees = [told.trees.part(*each) for each in pairwise([0, *told.ends])]
+        n = len(trees) // len(told.rounds)
+        for place, round_ in enumerate(told.rounds):
+            self._add(round_, trees[place * n : (place + 1) * n])
+
+    def _add(self, round_: RoundEvent, trees: Sequence[TreeTable]) -> None:
         progress = self.progress
         progress.base_score = round_.base_score
-        progress.add_round(self._spec, round_.trees)
+        progress.add_round(self._spec, trees)
         for data, metric, value in round_.values:
             progress.history.setdefault(data, {}).setdefault(metric, []).append(value)
         progress.best_iteration, progress.best_score = round_.best_iteration, round_.best_score
@@ -168,11 +191,37 @@ def _shard_here(place: WorkerPlace, name: str, expected: int, spec: FitSpec) -> 
     return Shard(shards[0].store, tuple(entries), spec.cuts, shards[0].layout)
 
 
+class RoundReports:
+    """What goes to the client of rounds: those that end within `REPORT_S` together, since a message takes as long as a
+    small tree."""
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+        self._send = send
+        self._rounds: list[RoundEvent] = []
+        self._trees: list[TreeTable] = []
+        self._sent_s = -math.inf
+
+    def add(self, event: RoundEvent, trees: Sequence[TreeTable]) -> None:
+        """Send a round, or keep it for the next message."""
+        self._rounds.append(event)
+        self._trees += trees
+        if time.monotonic() - self._sent_s >= REPORT_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept."""
+        rounds, trees, self._rounds, self._trees = self._rounds, self._trees, [], []
+        if rounds:
+            ends = np.cumsum([tree.n_nodes for tree in trees]).tolist()
+            self._send({"rounds": RoundEvents(rounds, TreeTable.joined(trees), ends)})
+            self._sent_s = time.monotonic()
+
+
 def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
     """The fit, in a thread beside the scheduler; reports every round to the client."""
     spec: FitSpec = context.extras["spec"]
     threads = Threads(min(COORDINATOR_THREADS, Threads().count))
-    sent = len(spec.earlier_trees)
+    sent, reports = len(spec.earlier_trees), RoundReports(context.report)
 
     def report(iteration: int, progress: Progress) -> bool:
         nonlocal sent
@@ -180,14 +229,14 @@ def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
             (data, metric, found[-1]) for data, metrics in progress.history.items() for metric, found in metrics.items()
         ]
         event = RoundEvent(
-            iteration, progress.base_score, progress.trees[sent:], values,
-            progress.best_iteration, progress.best_score,
+            iteration, progress.base_score, values, progress.best_iteration, progress.best_score,
         )  # fmt: skip
+        reports.add(event, progress.trees[sent:])
         sent = len(progress.trees)
-        context.report({"round": event})
         return False
 
     try:
         return fit(context.engines, spec, threads, report).base_score
     finally:
+        reports.flush()
         threads.close()

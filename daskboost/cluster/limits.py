@@ -56,6 +56,8 @@ CANCEL_S = 2.0
 """After Ctrl-C, the connection to the coordinator has so long to close."""
 FAREWELL_S = 5.0
 """A closing scheduler's fits have so long to tell their clients why they end."""
+REPORT_S = 0.02
+"""Seconds for which a fit's rounds wait for others, to be reported to the client together."""
 
 
 def silence_s() -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class TreeTable:
     @property
     def n_nodes(self) -> int:
         return len(self.left_child)
+
+    @classmethod
+    def joined(cls, trees: Sequence[TreeTable]) -> TreeTable:
+        """Return trees one behind the other, each with its own numbers of nodes; `part` gives them back."""
+        return cls(*(np.concatenate([getattr(tree, each.name) for tree in trees]) for each in fields(cls)))
 
     def part(self, begin: int, end: int) -> TreeTable:
         """Return the tree of some of the nodes, where several trees lie one behind the other."""

@@ -153,10 +153,10 @@ def test_columns_of_symbols(dtype: type) -> None:
     slots = np.array([300 if dtype == np.uint16 else 100] * 70, np.int64)
     runtime = EmulatedRuntime()
     symbols = DeviceSymbols.empty(runtime, SymbolPlaces.of_slots(slots, np.dtype(dtype), 100_000), n_rows)
-    values = rng.integers(0, 99, (n_rows, 70)).astype(dtype)
+    values: Any = rng.integers(0, 99, (n_rows, 70)).astype(dtype)
     symbols.put(0, values)
     np.testing.assert_array_equal(symbols.columns(13, 66), values[:, 13:66])
-    other = rng.integers(0, 99, (n_rows, 40)).astype(dtype)
+    other: Any = rng.integers(0, 99, (n_rows, 40)).astype(dtype)
     symbols.put_columns(29, other)
     values[:, 29:69] = other
     np.testing.assert_array_equal(symbols.rows(0, n_rows), values)
