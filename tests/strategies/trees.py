@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,16 +73,18 @@ def make_data(rng: np.random.Generator, objective: str = "reg:squarederror", n_r
     return Data(X, np.asarray(signal, np.float32), weight)
 
 
-def quantized(data: Data, *, partitions: int = 1, engines: int = 1, encoding: str = "dense", chunk_rows: int = 65_536,
+def quantized(data: Data, *, partitions: int | Sequence[int] = 1, engines: int = 1, encoding: str = "dense", chunk_rows: int = 65_536,
               max_bin: int = 16, limit: int | None = None, directory: Any = None, packing: str = "aligned",
               reference: QuantizedDataset | None = None) -> QuantizedDataset:  # fmt: skip
-    """The data set, its rows cut into partitions that go round the engines."""
+    """The data set, its rows cut into partitions, of equal or of these sizes, that go round the engines."""
     parts: Any = (data.X, data.y, data.weight)
-    if partitions > 1:
+    if partitions != 1:
         import dask.array as da
 
-        edges = np.linspace(0, len(data.y), partitions + 1).astype(int)
-        rows = tuple(np.diff(edges).tolist())
+        rows = partitions
+        if isinstance(rows, int):
+            rows = np.diff(np.linspace(0, len(data.y), rows + 1).astype(int)).tolist()
+        rows = tuple(rows)
         parts = [None if a is None else da.from_array(a, chunks=(rows, *a.shape[1:])) for a in parts]
     return QuantizedDataset.from_source(
         make_source(parts[0], parts[1], weight=parts[2]), BuildOptions(max_bin, encoding, packing, chunk_rows),

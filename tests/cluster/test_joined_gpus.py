@@ -1,0 +1,120 @@
+"""GPUs of a fit that are joined grow its trees in step, and the model is that of one CPU, byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster.test_same_bytes import outcome
+from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair
+from strategies.trees import make_data, quantized
+
+from daskboost.devices.choose import make_device
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime.collective import Members
+from daskboost.devices.gpu.runtime.nccl import why_no_nccl
+from daskboost.local import in_process
+
+GROWTH: dict[str, dict[str, Any]] = {
+    "levels": {"max_depth": 4}, "few leaves": {"max_depth": 5, "max_leaves": 7},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 3},
+    "best first": {"grow_policy": "lossguide", "max_leaves": 7, "max_depth": 0},
+}  # fmt: skip
+LOSSES: dict[str, dict[str, Any]] = {
+    "regression": {}, "logistic": {"objective": "binary:logistic"}, "poisson": {"objective": "count:poisson"},
+    "five classes": {"objective": "multi:softprob", "num_class": 5},
+    "vectors": {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree"},
+    "absolute error": {"objective": "reg:absoluteerror"},
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9)},
+}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {}, "by weight": {"score_function": "l2"}, "monotone": {"monotone_constraints": (1, 0, 0, 0, -1)},
+    "interactions": {"interaction_constraints": [[0, 1, 2], [2, 3, 4]]}, "columns of nodes": {"colsample_bynode": 0.7},
+}  # fmt: skip
+ROWS: dict[str, tuple[int, dict[str, Any]]] = {
+    "large": (4_500, {}), "sampled": (4_500, {"subsample": 0.6, "colsample_bylevel": 0.9}), "small": (900, {}),
+}  # fmt: skip
+"""Their number, and what is drawn of them. Small data keep more bits, all others none of their weights' sum."""
+ENGINES: dict[str, list[float]] = {
+    "two": [0.5, 0.5], "three": [0.2, 0.5, 0.3], "uneven": [0.99, 0.01],
+}  # fmt: skip
+"""Each engine's share of the rows."""
+
+Joins = list[tuple[str, ...]]
+"""Names of the GPUs that were joined, once by each of them."""
+
+
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def joins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Joins:
+    """A GPU for each engine of this process, and what was joined."""
+    found: Joins = []
+    runtime_class: Any = EmulatedRuntime if request.param == "emulated" else cuda.CudaRuntime
+    join = runtime_class.joined
+
+    def noted(self: Any, members: Members, gpus: tuple[str, ...]) -> Any:
+        found.append(gpus)
+        return join(self, members, gpus)
+
+    monkeypatch.setattr(runtime_class, "joined", noted)
+    if request.param == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+        return found
+    needed = len(ENGINES[request.node.callspec.params.get("engines", "two")])
+    if (n_gpus := cuda.count_devices(cuda.cupy_module())) < needed:
+        pytest.skip(f"each of {needed} engines needs a GPU of its own: there are {n_gpus}")
+    if reason := why_no_nccl():
+        pytest.skip(reason)
+    made: list[str] = []
+
+    def on_own_gpu(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "cuda":
+            name = f"cuda:{len(made) % needed}"
+            made.append(name)
+        return make_device(name, *rest, **named)
+
+    monkeypatch.setattr(in_process, "make_device", on_own_gpu)
+    return found
+
+
+def grows_without_host(choice: dict[str, Any]) -> bool:
+    """Leave out what is refused, and trees that need the host's decisions (`Recipe.host_reason`)."""
+    vectors, quantiles = choice["loss"] == "vectors", choice["loss"] in ("quantiles", "absolute error")
+    best_first, by_weight = choice["growth"] == "best first", choice["rules"] == "by weight"
+    draws_by_node = choice["rules"] == "columns of nodes"
+    return not (
+        (by_weight and (vectors or quantiles)) or (choice["rules"] == "monotone" and (vectors or quantiles))
+        or (best_first and (vectors or quantiles or draws_by_node))
+    )  # fmt: skip
+
+
+@every_pair(
+    {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "rows": ROWS, "encoding": ["dense", "csr"], "engines": ENGINES,
+     "evaluated": [False, True]},
+    possible=grows_without_host,
+)  # fmt: skip
+def test_models_and_metrics_are_those_of_one_cpu(
+    growth: str, loss: str, rules: str, rows: str, encoding: str, engines: str, evaluated: bool, joins: Joins
+) -> None:
+    """Base scores, early stopping and continued training among them."""
+    n_rows, drawn = ROWS[rows]
+    objective = LOSSES[loss].get("objective", "reg:squarederror")
+    data = make_data(np.random.default_rng(8), objective, n_rows, 5, n_values=60, missing=0.3)
+    params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **drawn, "n_jobs": 1}
+    shares = ENGINES[engines]
+    place = {"engines": len(shares), "partitions": sizes_of(shares, n_rows), "encoding": encoding}
+    with quantized(data) as plain, quantized(data, **place) as dataset:
+        expected = outcome({**params, "device": "cpu"}, plain, data, evaluated)
+        assert not joins
+        assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, evaluated) == expected
+    n_fits = 1 + evaluated
+    assert [len(gpus) for gpus in joins] == n_fits * len(shares) * [len(shares)]
+    assert len(set(joins)) <= n_fits  # all engines of a fit mean the same GPUs
+
+
+def sizes_of(shares: list[float], n_rows: int) -> list[int]:
+    """Cut rows into an engine's share each."""
+    return np.diff([0, *np.cumsum(np.multiply(shares[:-1], n_rows)).astype(int), n_rows]).tolist()  # type: ignore[no-any-return]
