@@ -196,9 +196,6 @@ class Engine(AnsweringEngine, Protocol):
     def go_on(self) -> None:
         """Do what is likely to be asked for next, while the last reply is on its way."""
 
-    def stop(self) -> None:
-        """Wait for no other engine any more; from any thread."""
-
 
 @dataclass(eq=False)
 class EngineSession:

@@ -91,6 +91,8 @@ class GrownOver:
     sharing: Sharing
     own: slice
     """The engine's own rows among these."""
+    n_trees: int
+    """Trees of a round that grow together, at most; as many on all GPUs that are joined."""
 
 
 def own_rows(engine: Engine, joined: Collective) -> GrownOver:
@@ -99,7 +101,9 @@ def own_rows(engine: Engine, joined: Collective) -> GrownOver:
     assert isinstance(trees, TreesOnAllRows) and kernels is not None
     rows = trees.tree_rows.rows
     assert isinstance(rows, GpuRows)
-    return GrownOver(rows, trees.gradients, engine.sets.train, kernels, Sharing(rows=joined), slice(None))
+    return GrownOver(
+        rows, trees.gradients, engine.sets.train, kernels, Sharing(rows=joined), slice(None), rows.chunks[0].n_trees
+    )  # fmt: skip
 
 
 class DeviceGrower:
@@ -127,7 +131,7 @@ class DeviceGrower:
         self._learning_rate = kernels.runtime.xp.empty(1)
         shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
         self._every_feature = shares == {1} and not params.ignored_features
-        self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
+        self._groups = self._make_groups(kernels, over.n_trees)
         self._queue = Recorder(kernels.runtime)
         self._orders_rows = device.orders_rows
         """Whether rows are still to be put in the order of a first tree's leaves."""
@@ -136,7 +140,7 @@ class DeviceGrower:
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below, over.sharing.rows
         ) if spec.recipe.refits else None  # fmt: skip
-        self._quantiles = self._leaf_quantiles(over.gradients, rows.chunks[0].n_trees)
+        self._quantiles = self._leaf_quantiles(over.gradients, over.n_trees)
         self.watch = watch
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""

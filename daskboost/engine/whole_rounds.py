@@ -102,14 +102,18 @@ class WholeRounds:
             logger.info("trees grow %s", f"with the host: {reason}" if reason else "in compiled calls")
 
     def _start_on_device(self, engine: Engine, spec: FitSpec, outbox: Outbox, over: GrownOver) -> None:
-        """Have memory for trees that grow without the host, the first of which grows when it is asked for."""
+        """Have memory for trees that grow without the host, the first of which grows when it is asked for.
+
+        Engines in step do the same in the same order, whatever each one's plan has room for.
+        """
         total_weight, device = weight_of_small_data(outbox, spec), engine.device
+        watches, n_trees = all(self._peers.share(device.watches)), min(self._peers.share(over.n_trees))
         with device.errors():
-            watch = Watch(device, engine.sets.evaluators if device.watches else ())
-            grower = DeviceGrower(engine, spec, total_weight, watch, over)
-        evaluation = WatchedMetrics(grower) if device.watches else evaluation_of(spec, Outbox(Called(engine)))
+            watch = Watch(device, engine.sets.evaluators if watches else ())
+            grower = DeviceGrower(engine, spec, total_weight, watch, replace(over, n_trees=n_trees))
+        evaluation = WatchedMetrics(grower) if watches else evaluation_of(spec, Outbox(Called(engine)))
         self._rounds = grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
-        if device.watches or not spec.eval_names:  # else the host waits for each round's metrics
+        if watches or not spec.eval_names:  # else the host waits for each round's metrics
             self._close_batch = grower.close_batch
 
     def _meet(self, engine: Engine, spec: FitSpec, reason: str, outbox: Outbox) -> m.Reason:
@@ -117,8 +121,13 @@ class WholeRounds:
         kernels = engine.device.split_kernels
         runtime = None if kernels is None else kernels.runtime
         if runtime is not None:
-            no_room = spec.recipe.host_reason or "a GPU has no room to grow trees without the host"
+            lacks = "a GPU has no room to grow trees without the host" if engine.sets.train.shard.n_rows else (
+                "an engine has no rows"
+            )  # fmt: skip
+            no_room = spec.recipe.host_reason or lacks
             reason = runtime.why_apart() if self.grows_alone else no_room
+        elif spec.params.reduction == "nccl" or spec.params.partition_by == "columns":
+            reason = "engines are on CPUs"
         own = m.InStepWith("" if runtime is None else runtime.name, _why_not_in_step(spec, reason))
         told = self._peers.share(own)
         names = tuple(each.gpu for each in told)

@@ -32,6 +32,9 @@ class Engine(Protocol):
     def handle(self, message: Any, /) -> Any:
         """The reply to a message; blocking, never on an event loop."""
 
+    def stop(self) -> None:
+        """Wait for no other engine any more; from any thread."""
+
     def close(self) -> None:
         """Free everything; called once, after the last `handle` returned."""
 
@@ -282,6 +285,8 @@ class LocalEngines:
     def _stop(self) -> None:
         for peer in self.peers[:1]:
             peer.close()
+        for engine in self.engines:
+            engine.stop()
 
     def _serve(self, rank: int) -> None:
         while (message := self._inboxes[rank].get()) is not _END:

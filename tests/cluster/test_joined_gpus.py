@@ -11,10 +11,15 @@ from kernels.emulation import EmulatedRuntime
 from strategies.pairs import every_pair
 from strategies.trees import make_data, quantized
 
+from daskboost import train
+from daskboost.devices.budget import gpu_plans as plans
 from daskboost.devices.choose import make_device
+from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.nccl import why_no_nccl
+from daskboost.engine.whole_rounds import why_not_joined
+from daskboost.errors import DeviceError
 from daskboost.local import in_process
 
 GROWTH: dict[str, dict[str, Any]] = {
@@ -118,3 +123,68 @@ def test_models_and_metrics_are_those_of_one_cpu(
 def sizes_of(shares: list[float], n_rows: int) -> list[int]:
     """Cut rows into an engine's share each."""
     return np.diff([0, *np.cumsum(np.multiply(shares[:-1], n_rows)).astype(int), n_rows]).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("differ", ["trees together", "metrics"])
+def test_engines_do_the_same_whatever_each_one_has_room_for(differ: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One engine's plan has fewer trees that grow together, or metrics that the host waits for."""
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+    if differ == "trees together":
+        monkeypatch.setattr(plans, "trees_together", lambda n_outputs, n_rows, *_: 2 if n_rows < 100 else n_outputs)
+    made: list[GpuDevice] = []
+
+    def of_little_room(name: str, *rest: Any, **named: Any) -> Any:
+        device = make_device(name, *rest, **named)
+        if isinstance(device, GpuDevice):
+            made.append(device)
+            device.watches &= differ != "metrics" or len(made) % 2 == 0
+        return device
+
+    monkeypatch.setattr(in_process, "make_device", of_little_room)
+    data = make_data(np.random.default_rng(8), "multi:softprob", 900, 5, n_values=60)
+    params = {**LOSSES["five classes"], "max_depth": 3, "n_jobs": 1}
+    place = {"engines": 2, "partitions": sizes_of(ENGINES["uneven"], 900)}
+    with quantized(data) as plain, quantized(data, **place) as dataset:
+        expected = outcome({**params, "device": "cpu"}, plain, data, True)
+        assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, True) == expected
+    assert len(made) == 4
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("partitions", [1, 2], ids=["one engine has no rows", "one has"])
+def test_refused_where_gpus_cannot_be_joined(partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = EmulatedRuntime(seed=3)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    reason = {1: "an engine has no rows", 2: "several engines are on one GPU"}[partitions]
+    data = make_data(np.random.default_rng(8), n_rows=300)
+    params = {"max_depth": 2, "n_jobs": 1, "device": "cuda"}
+    with quantized(data, engines=2, partitions=partitions) as dataset:
+        with pytest.raises(DeviceError, match=f"^reduction='nccl' joins the GPUs of 2 engines, and {reason}: use "):
+            train({**params, "reduction": "nccl"}, dataset, 1)
+        train(params, dataset, 1)
+
+
+def test_refused_on_cpus() -> None:
+    with quantized(make_data(np.random.default_rng(8)), engines=2, partitions=2) as dataset:
+        with pytest.raises(DeviceError, match="reduction='nccl' joins the GPUs of 2 engines, and engines are on CPUs"):
+            train({"device": "cpu", "reduction": "nccl"}, dataset, 1)
+
+
+@pytest.mark.emulated
+def test_refused_where_trees_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+    params = {"device": "cuda", "reduction": "nccl", "out_of_core": "certified", "max_depth": 3}
+    with quantized(make_data(np.random.default_rng(8)), engines=2, partitions=2) as dataset:
+        with pytest.raises(DeviceError, match="and trees grow on a sample of the rows: use reduction='auto'"):
+            train(params, dataset, 1)
+    monkeypatch.setattr(EmulatedRuntime, "why_apart", lambda _: "NCCL cannot be loaded (no such file)")
+    with quantized(make_data(np.random.default_rng(8)), engines=2, partitions=2) as dataset:
+        with pytest.raises(DeviceError, match=r"and NCCL cannot be loaded \(no such file\): use reduction='auto'"):
+            train({**params, "out_of_core": "auto"}, dataset, 1)
+
+
+def test_which_gpus_are_joined() -> None:
+    assert why_not_joined(["a", "b"]) == why_not_joined(["", ""]) == ""
+    assert why_not_joined(["a", ""]) == "some engines are on a GPU, others are not"
+    assert why_not_joined(["a", "b", "a"]) == "several engines are on one GPU"

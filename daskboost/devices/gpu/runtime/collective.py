@@ -42,13 +42,17 @@ class Turn:
         They are taken in the order of their names, so that of several fits that want them one gets all.
         """
         is_mine = False
-        for each in sorted(names):
-            if each == name:
-                is_mine = self._lock.acquire(blocking=False)
-            if not all(members.share(is_mine or each != name)):
-                if is_mine:
-                    self.end()
-                return False
+        is_all = False
+        try:
+            for each in sorted(names):
+                if each == name:
+                    is_mine = self._lock.acquire(blocking=False)
+                if not all(members.share(is_mine or each != name)):
+                    return False
+            is_all = True
+        finally:  # another engine may fail meanwhile
+            if is_mine and not is_all:
+                self.end()
         return True
 
     def end(self) -> None:
