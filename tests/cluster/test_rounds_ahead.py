@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from cluster.toys import Echo, ToyEngine, has_ended
 
 from daskboost.engine import whole_rounds
 from daskboost.engine.whole_rounds import WholeRounds
-from daskboost.errors import DataError
+from daskboost.errors import DaskBoostError, DataError
 from daskboost.fit import messages as m
 from daskboost.local.links import local_peers
 
@@ -100,3 +101,49 @@ def test_a_fit_is_cancelled_while_its_engines_go_on(clusters: Any, monkeypatch: 
     assert not any(session.wait(0.2) for session in cluster.sessions)
     cluster.engines.close()
     assert cluster.ended()
+
+
+def test_an_engine_that_waits_on_its_gpu_is_stopped_with_its_session(
+    clusters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would wake it: it waits in no call of its peers."""
+    waiting, stopped = threading.Barrier(3), threading.Event()
+
+    def handle(self: ToyEngine, message: Any) -> Any:
+        waiting.wait(10)
+        assert stopped.wait(10)
+
+    monkeypatch.setattr(ToyEngine, "handle", handle)
+    monkeypatch.setattr(ToyEngine, "stop", lambda self: stopped.set())
+    cluster: Cluster = clusters(2)
+    asking = threading.Thread(target=suppressed, args=(cluster.engines,))
+    asking.start()
+    waiting.wait(10)
+    cluster.engines.close()
+    assert cluster.ended()
+    asking.join(10)
+    assert not asking.is_alive()
+
+
+def suppressed(engines: Any) -> None:
+    """Ask, whatever comes of it."""
+    with contextlib.suppress(DaskBoostError, RuntimeError, OSError):
+        engines.ask(Echo(1))
+
+
+class NotedStop:
+    """A collective that tells when it is aborted."""
+
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_what_joins_gpus_is_aborted_when_an_engine_is_stopped(grown: Grown) -> None:
+    rounds, _ = rounds_of(2)
+    joined: Any = NotedStop()
+    rounds._others = joined
+    rounds.stop()
+    assert joined.is_aborted

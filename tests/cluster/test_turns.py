@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.emulation import EmulatedRuntime
+from kernels.emulation import EmulatedRuntime, JoinedByHost
 from strategies.trees import make_data, quantized
 
 from daskboost import Booster, QuantizedDataset, train
@@ -181,3 +181,58 @@ def test_an_engine_that_fails_meanwhile_leaves_no_turn_taken() -> None:
     with pytest.raises(PeerLostError):
         turn.is_taken("a", ("a", "b"), Lost())
     assert take_all({"a": turn}, ("a",)) == [True]
+
+
+class WakesByAbort(JoinedByHost):
+    """Joins devices as NCCL does: who waits for another one ends when it is aborted, and for nothing else."""
+
+    aborted: list[int] = []  # noqa: RUF012  # of the class: each test's own
+
+    def __init__(self, members: Members) -> None:
+        super().__init__(members)
+        self.is_aborted = threading.Event()
+
+    def add_up(self, values: Any) -> None:
+        try:
+            super().add_up(values)
+        except PeerLostError:
+            assert self.is_aborted.wait(LONG_S)
+            raise
+
+    def abort(self) -> None:
+        self.aborted.append(self._members.rank)
+        self.is_aborted.set()
+
+
+@pytest.fixture
+def aborted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The engines whose devices were aborted."""
+    monkeypatch.setattr(WakesByAbort, "aborted", [])
+    monkeypatch.setattr(EmulatedRuntime, "joined", lambda _, members, names: WakesByAbort(members))
+    return WakesByAbort.aborted
+
+
+@pytest.mark.emulated
+def test_an_engine_that_fails_wakes_those_that_wait_on_their_gpus(
+    data: Any, refused: threading.Event, aborted: list[int]
+) -> None:
+    failed: list[int] = []
+
+    def halves(label: Any, margin: Any) -> tuple[Any, Any]:
+        if not failed:
+            failed.append(0)
+            raise ValueError("only one of two engines")
+        return (margin - label) / 2, label * 0 + np.float32(0.5)
+
+    with quantized(data, engines=2, partitions=2) as dataset:
+        with pytest.raises(ValueError, match="only one of two engines"):
+            train(PARAMS, dataset, 4, objective=halves)
+        assert set(aborted) == {0, 1}
+        assert train(PARAMS, dataset, 2).to_bytes() == on_cpu(data, 3, 2).to_bytes()
+
+
+@pytest.mark.emulated
+def test_a_fit_that_ends_well_aborts_nothing(data: Any, refused: threading.Event, aborted: list[int]) -> None:
+    with quantized(data, engines=2, partitions=2) as dataset:
+        train(PARAMS, dataset, 2)
+    assert aborted == []
