@@ -31,6 +31,9 @@ class Busy:
         self._work()
         return [int(part[0]) for part in found]
 
+    def stop(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

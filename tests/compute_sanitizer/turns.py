@@ -29,13 +29,16 @@ class _InTurn:
         with self._turn:
             return self._engine.handle(message)
 
+    def stop(self) -> None:
+        self._engine.stop()
+
     def close(self) -> None:
         self._engine.close()
 
 
 def take_turns(patch: pytest.MonkeyPatch) -> None:
     """From here on, several engines of one fit answer in turn; whoever waits for the others' parts lets them go on."""
-    make, exchange, turn = LocalEngines.__init__, LocalPeers.exchange, threading.Lock()
+    make, exchange, turn = LocalEngines.__init__, LocalPeers._exchange, threading.Lock()
 
     def make_in_turn(engines: LocalEngines, given: Sequence[Engine], *peers: Any, **more: Any) -> None:
         alone = len(given) == 1
@@ -51,4 +54,4 @@ def take_turns(patch: pytest.MonkeyPatch) -> None:
             turn.acquire()
 
     patch.setattr(LocalEngines, "__init__", make_in_turn)
-    patch.setattr(LocalPeers, "exchange", exchange_out_of_turn)
+    patch.setattr(LocalPeers, "_exchange", exchange_out_of_turn)
