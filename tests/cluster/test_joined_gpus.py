@@ -110,7 +110,7 @@ def test_models_and_metrics_are_those_of_one_cpu(
     data = make_data(np.random.default_rng(8), objective, n_rows, 5, n_values=60, missing=0.3)
     params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **drawn, "n_jobs": 1}
     shares = ENGINES[engines]
-    place = {"engines": len(shares), "partitions": sizes_of(shares, n_rows), "encoding": encoding}
+    place: dict[str, Any] = {"engines": len(shares), "partitions": sizes_of(shares, n_rows), "encoding": encoding}
     with quantized(data) as plain, quantized(data, **place) as dataset:
         expected = outcome({**params, "device": "cpu"}, plain, data, evaluated)
         assert not joins
@@ -144,7 +144,7 @@ def test_engines_do_the_same_whatever_each_one_has_room_for(differ: str, monkeyp
     monkeypatch.setattr(in_process, "make_device", of_little_room)
     data = make_data(np.random.default_rng(8), "multi:softprob", 900, 5, n_values=60)
     params = {**LOSSES["five classes"], "max_depth": 3, "n_jobs": 1}
-    place = {"engines": 2, "partitions": sizes_of(ENGINES["uneven"], 900)}
+    place: dict[str, Any] = {"engines": 2, "partitions": sizes_of(ENGINES["uneven"], 900)}
     with quantized(data) as plain, quantized(data, **place) as dataset:
         expected = outcome({**params, "device": "cpu"}, plain, data, True)
         assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, True) == expected

@@ -73,9 +73,9 @@ def make_data(rng: np.random.Generator, objective: str = "reg:squarederror", n_r
     return Data(X, np.asarray(signal, np.float32), weight)
 
 
-def quantized(data: Data, *, partitions: int | Sequence[int] = 1, engines: int = 1, encoding: str = "dense", chunk_rows: int = 65_536,
-              max_bin: int = 16, limit: int | None = None, directory: Any = None, packing: str = "aligned",
-              reference: QuantizedDataset | None = None) -> QuantizedDataset:  # fmt: skip
+def quantized(data: Data, *, partitions: int | Sequence[int] = 1, engines: int = 1, encoding: str = "dense",
+              chunk_rows: int = 65_536, max_bin: int = 16, limit: int | None = None, directory: Any = None,
+              packing: str = "aligned", reference: QuantizedDataset | None = None) -> QuantizedDataset:  # fmt: skip
     """The data set, its rows cut into partitions, of equal or of these sizes, that go round the engines."""
     parts: Any = (data.X, data.y, data.weight)
     if partitions != 1:
