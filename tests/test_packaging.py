@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = {"cuda12", "cuda13", "cudf", "plot", "test", "bench"}
+EXTRAS = {"cuda12", "cuda13", "nccl-cuda12", "nccl-cuda13", "cudf", "plot", "test", "bench"}
 
 
 @pytest.fixture(scope="module")
