@@ -123,8 +123,10 @@ class TrainParams:
     """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it. This, `max_bin` and the next two
     are of data sets: `train` refuses other values than its data set was made with."""
     reduction: str = "auto"
+    """How histograms meet: ``coordinator``, ``peers``, ``nccl`` (GPUs are joined, or the fit is refused) or ``auto``
+    (GPUs are joined where they can be). The model does not depend on it."""
     partition_by: str = "auto"
-    """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
+    """What GPUs that are joined share: ``rows``, ``columns`` or ``auto``. The model does not depend on it."""
     host_memory_limit: int | str | None = None
     """Most RAM (bytes or "2GB") of all chunks on a worker before they go to disk; None is half of the worker's
     memory limit."""

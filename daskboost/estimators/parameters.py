@@ -90,8 +90,11 @@ SHARED_PARAMETERS = """
         it, nor does a prediction, which takes place there if it pays, see `predict`.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
-    reduction : {"auto", "coordinator", "peers"}
-        How histograms of several workers meet. The model does not depend on it.
+    reduction : {"auto", "coordinator", "peers", "nccl"}
+        How histograms of several workers meet: at the coordinator; shared out among the workers by feature; or on their
+        GPUs, which "nccl" joins, one of each worker, or refuses with a `DeviceError` that says why they cannot be.
+        "auto" joins GPUs where they can be, and takes the faster of the other two elsewhere. The model does not depend
+        on it.
     partition_by : {"auto", "rows", "columns"}
         What several GPUs share: the rows, as they have them, or the features, of which each then has some of all rows.
         "auto" takes what takes less time. The model does not depend on it.
