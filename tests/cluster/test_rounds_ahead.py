@@ -15,7 +15,7 @@ from cluster.toys import Echo, ToyEngine, has_ended
 
 from daskboost.engine import whole_rounds
 from daskboost.engine.whole_rounds import WholeRounds
-from daskboost.errors import DaskBoostError, DataError
+from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.local.links import local_peers
 
@@ -127,7 +127,7 @@ def test_an_engine_that_waits_on_its_gpu_is_stopped_with_its_session(
 
 def suppressed(engines: Any) -> None:
     """Ask, whatever comes of it."""
-    with contextlib.suppress(DaskBoostError, RuntimeError, OSError):
+    with contextlib.suppress(Exception):  # its connection is closed under it
         engines.ask(Echo(1))
 
 
