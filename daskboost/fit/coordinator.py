@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain
@@ -119,15 +119,14 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
     bounds = MarginBounds(spec.objective.name, start)
     for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
         outbox.later(m.AddTree(walk_arrays(tree), output))
-        bounds.add(tree, output, spec.first_iteration - 1)
+    bounds.start_with(spec.earlier_trees, spec.earlier_outputs, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
-    rounds = (
+    batches: Iterable[Sequence[m.Round]] = (
         asked_rounds(outbox, len(spec.learning_rates)) if grow_whole_rounds(outbox, spec)
-        else (grown.finished() for grown in rounds_of(spec, outbox, threads))
+        else ((grown.finished(),) for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
+    rounds = bounds.checked(batches, spec.first_iteration)
     for iteration, grown in enumerate(rounds, spec.first_iteration):
-        for tree, outputs in zip(grown.trees, spec.recipe.tree_outputs, strict=True):
-            bounds.add(tree, outputs[0], iteration)
         progress.add_round(spec, grown.trees)
         if grown.report is not None:
             for name, value in grown.report.values.items():
@@ -167,8 +166,8 @@ def grow_whole_rounds(outbox: Outbox, spec: FitSpec) -> bool:
     return not reasons
 
 
-def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
-    """The same rounds from engines that grow them beside their rows (`WholeRounds`).
+def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[Sequence[m.Round]]:
+    """The same rounds from engines that grow them beside their rows (`WholeRounds`), as they come together.
 
     They are asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages;
     those that follow the end of the fit are dropped.
@@ -179,8 +178,13 @@ def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
         replies = outbox.ask(m.GrowRounds(min(n, n_rounds)))
         seconds = time.monotonic() - start
         n_grown = min(len(reply.rounds) for reply in replies)  # of one that failed, those before
-        for own, *others in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True):
-            metrics = (own.metrics, *(part.metrics for part in others))
-            yield replace(own, metrics=tuple(chain.from_iterable(metrics))) if others else own
+        yield [_joined(*parts) for parts in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True)]
         n_rounds -= n_grown
         n = max(1, min(MORE_ROUNDS * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
+
+
+def _joined(own: m.Round, *others: m.Round) -> m.Round:
+    """Return a round with the metrics of all engines, given what each says of it."""
+    if not others:
+        return own
+    return replace(own, metrics=tuple(chain.from_iterable(each.metrics for each in (own, *others))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from daskboost.fit.messages import Outbox
 from daskboost.fit.scales import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.growing_tree import GrowingTree
-from daskboost.tree.table import TreeTable
+from daskboost.tree.table import LEAF, TreeTable
 
 
 class LeafFitter:
@@ -70,22 +71,49 @@ class MarginBounds:
         self._objective_name = objective_name
         self._largest = np.abs(np.array(base_margins, np.float64))
 
-    def add(self, tree: TreeTable, output: int, iteration: int) -> None:
-        """Count a tree, which adds to one output, or to all from `output` 0 on where its leaves are vectors.
+    def start_with(self, trees: Sequence[TreeTable], outputs: Sequence[int], iteration: int) -> None:
+        """Count the trees of rounds up to `iteration`, each of which adds to one output, or to all from `outputs` 0 on
+        where leaves are vectors; raises as `checked`."""
+        if trees:
+            largest = largest_leaves(trees)
+            np.add.at(self._largest, np.array(outputs)[:, None] + np.arange(largest.shape[1]), largest)
+            self._check(self._largest, largest, iteration)
+
+    def checked(self, batches: Iterable[Sequence[m.Round]], iteration: int) -> Iterator[m.Round]:
+        """Give rounds from `iteration` on, whose trees are counted for all that come together.
 
         Raises
         ------
         DataError
-            Some row's margin could exceed float32 from this tree on.
+            Some row's margin could exceed float32 from the next round on.
         """
-        values, into = np.abs(tree.value[tree.is_leaf]).max(axis=0), tree.outputs(output)
-        self._largest[into] += values
-        if not self._largest[into].max() < FLOAT32_MAX:  # values beyond it are clipped to it
+        for rounds in batches:
+            largest = largest_leaves([tree for each in rounds for tree in each.trees])
+            largest = largest.reshape(len(rounds), -1)  # trees of a round are in the order of their outputs
+            sums = np.add.accumulate(np.vstack((self._largest, largest)))[1:]
+            n_fine = len(rounds) if sums[-1].max() < FLOAT32_MAX else 0  # they do not fall
+            for k, each in enumerate(rounds):
+                if k >= n_fine:
+                    self._check(sums[k], largest[k], iteration)
+                yield each
+                iteration += 1
+            self._largest = sums[-1]
+
+    def _check(self, sums: Float64, largest: Float64, iteration: int) -> None:
+        if not sums.max() < FLOAT32_MAX:  # values beyond it are clipped to it
             raise DataError(
-                f"objective {self._objective_name!r} gave leaf values up to {float(np.max(values)):g} in iteration "
+                f"objective {self._objective_name!r} gave leaf values up to {float(largest.max()):g} in iteration "
                 f"{iteration}, with which margins exceed float32; check labels, weights and the objective's gradients "
                 "for extreme values, or lower learning_rate or set max_delta_step"
             )
+
+
+def largest_leaves(trees: Sequence[TreeTable]) -> Float64:
+    """Return the largest |value| of each tree's leaves, by output where these are vectors; shape (trees, values)."""
+    begins = np.cumsum([0, *(tree.n_nodes for tree in trees[:-1])])
+    is_leaf = np.concatenate([tree.left_child for tree in trees]) == LEAF
+    values = np.abs(np.concatenate([tree.value for tree in trees]).reshape(len(is_leaf), -1))
+    return np.maximum.reduceat(np.where(is_leaf[:, None], values, 0), begins).astype(np.float64)
 
 
 def units_of(roundings: tuple[Rounding, ...]) -> tuple[float, ...]:
