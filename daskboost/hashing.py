@@ -53,16 +53,8 @@ def key(seed: int, *parts: int) -> np.uint64:
     return np.uint64(_mix_one(key_state(seed, *parts)))
 
 
-def keys(seed: int, purpose: Purpose, *parts: UInt64) -> UInt64:
-    """Return the keys of many draws: `key` of a purpose and one integer of each array; uint64, of the arrays' shape."""
-    state: UInt64 = np.full(np.shape(parts[0]), key_state(seed, purpose), np.uint64)
-    for part in parts:
-        state = mix(state + GOLDEN + part)
-    return mix(state)
-
-
 def key_state(seed: int, *parts: int) -> int:
-    """Return what becomes the `key` of these parts, or of them and others that `hashing.cuh` adds."""
+    """Return what becomes the `key` of these parts, or of them and others that `hashing.cuh` and `tree_key` add."""
     state = seed & _MASK
     for part in parts:
         state = _mix_one((state + _GOLDEN_INT + (part & _MASK)) & _MASK)

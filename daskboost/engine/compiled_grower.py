@@ -18,6 +18,7 @@ from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.devices.budget.plan import open_histograms
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
+    BEGUN,
     DEPTHWISE,
     FIRST,
     GROWING,
@@ -48,7 +49,7 @@ from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
 from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows
-from daskboost.fit.scales import check_range, keys_of_trees, scale_rule
+from daskboost.fit.scales import check_range, key_states, scale_rule
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, has_own_features, leaf_limit
@@ -143,8 +144,9 @@ class CompiledGrower:
                 total_weight, rules.reg_lambda, rules.max_delta_step, largest_searched=spec.largest_searched
             ),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
-            keys=np.zeros((0, 2), np.uint64), learning_rates=np.zeros(0), allowed=self._allowed(1),
-            log=self._log.record, counts=np.zeros(N_ROUND_COUNTS, np.int64),
+            key_states=key_states(spec.params.random_state), first=spec.first_iteration,
+            learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1), log=self._log.record,
+            counts=np.zeros(N_ROUND_COUNTS, np.int64),
         ))  # fmt: skip
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
@@ -156,7 +158,8 @@ class CompiledGrower:
             for largest_g, largest_h in self._rounds.largest.T.tolist():
                 check_range(self._spec.objective.name, rows.iteration, largest_g, largest_h)
         trees = self._grown.popleft()
-        self._sets.add_to_evals([(walk_arrays(tree), output) for output, tree in enumerate(trees)])
+        if self._sets.evals:
+            self._sets.add_to_evals([(walk_arrays(tree), output) for output, tree in enumerate(trees)])
         return lambda: trees
 
     def _grow_rounds(self, iteration: int) -> None:
@@ -182,17 +185,14 @@ class CompiledGrower:
 
     def _begin(self, iteration: int) -> None:
         """Have as many rounds begin as are wanted, from this one on."""
-        spec, rounds, seed = self._spec, self._rounds, self._spec.params.random_state
-        self._first = iteration
-        rates = spec.learning_rates[iteration - spec.first_iteration :]
-        n = min(len(rates), self._most or max(1, self._n_wanted()))
+        rounds, self._first = self._rounds, iteration
+        n_left = rounds.first + len(rounds.learning_rates) - iteration
+        n = min(n_left, self._most or max(1, self._n_wanted()))
         if self._draws:
             n = max(1, min(n, ALLOWED_BYTES // (rounds.n_outputs * rounds.allowed[0].nbytes)))
             change(rounds, allowed=self._allowed(n))
-        keys = keys_of_trees(seed, range(iteration, iteration + n), rounds.n_outputs)
-        change(rounds, keys=keys, learning_rates=np.array(rates[:n], np.float64))
         rounds.counts[:] = 0
-        rounds.counts[FIRST], rounds.counts[WANTED] = -1, n
+        rounds.counts[FIRST], rounds.counts[WANTED], rounds.counts[BEGUN] = -1, n, iteration
         self._make_room_in_log()
         if self._fills:
             found = self._gradients.start_round(m.StartRound())

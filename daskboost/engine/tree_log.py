@@ -14,21 +14,21 @@ from daskboost.dtypes import Array
 from daskboost.tree.growing_tree import finished_tree
 from daskboost.tree.table import LEAF, TreeTable
 
-LEAST_NODES = 2**13
-"""Nodes that there is room for at least: half a megabyte."""
+LEAST_NODES, LEAST_TREES = 2**13, 2**10
+"""Nodes and trees that there is room for at least: half a megabyte."""
 
 
 class TreeLog:
     """Room for trees: `record` is what compiled code writes to."""
 
     def __init__(self) -> None:
-        self.record = by_reference(_empty(0, 0))
+        self.record = by_reference(_empty(LEAST_NODES, LEAST_TREES))
 
     def make_room(self, n_nodes: int, n_trees: int, n_kept: int) -> None:
         """Have room for so many nodes and trees; the first `n_kept` nodes stay, and all trees."""
         log = self.record
         if n_nodes > len(log.left) or n_trees > len(log.ends):
-            larger = _empty(max(n_nodes, LEAST_NODES, len(log.left)), max(n_trees, len(log.ends)))
+            larger = _empty(max(n_nodes, len(log.left)), max(n_trees, len(log.ends)))
             for old, new in zip(_nodes(log), _nodes(larger), strict=True):
                 new[:n_kept] = old[:n_kept]
             larger.ends[: len(log.ends)] = log.ends
@@ -54,5 +54,5 @@ def _empty(n_nodes: int, n_trees: int) -> Log:
     return Log(
         left=np.empty(n_nodes, i32), feature=np.empty(n_nodes, i32), split_bin=np.empty(n_nodes, i32),
         default_left=np.empty(n_nodes, np.uint8), gain=np.empty(n_nodes, f64), cover=np.empty(n_nodes, f64),
-        value=np.empty(n_nodes, np.float32), ends=np.zeros(n_trees, np.int64),
+        value=np.empty(n_nodes, np.float32), ends=np.empty(n_trees, np.int64),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import Float64, UInt64
 from daskboost.errors import DataError
 from daskboost.fit import messages as m
-from daskboost.hashing import Purpose, key, keys
+from daskboost.hashing import Purpose, key, key_state
 
 QUANTUM_LIMIT = 2**15 - 1
 """Largest quantized gradient or hessian of a row of large data."""
@@ -116,11 +116,9 @@ def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
     return rounding, sample
 
 
-def keys_of_trees(seed: int, iterations: Sequence[int], of_round: int) -> UInt64:
-    """Return the same of all trees of rounds, `of_round` in each; uint64, shape (trees, 2)."""
-    iteration = np.repeat(np.array(iterations, np.uint64), of_round)
-    output = np.tile(np.arange(of_round, dtype=np.uint64), len(iterations))
-    return np.stack([keys(seed, purpose, iteration, output) for purpose in PURPOSES], axis=1)
+def key_states(seed: int) -> UInt64:
+    """Return what the keys of all trees come from in compiled code (`tree_key` there); uint64, shape (2,)."""
+    return np.array([key_state(seed, purpose) for purpose in PURPOSES], np.uint64)
 
 
 def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:

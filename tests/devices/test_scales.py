@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from reference import gradients as reference
 
+from daskboost.devices.cpu.gradients import tree_key
 from daskboost.devices.cpu.scales import ScaleRule, least_gain, scale, scales_by, units_of
-from daskboost.fit.scales import QUANTUM_LIMIT, SUM_LIMIT, keys_of_trees, scale_rule, tree_keys
+from daskboost.fit.scales import QUANTUM_LIMIT, SUM_LIMIT, key_states, scale_rule, tree_keys
 
 compiled_scales = numba.njit(lambda rule, g, h: scales_by(rule, g, h))
 compiled_scale = numba.njit(lambda largest, limit: scale(largest, limit))
 compiled_units = numba.njit(lambda g, h, w: units_of(g, h, w))
+compiled_key = numba.njit(lambda state, iteration, output: tree_key(state, iteration, output))
 compiled_least = numba.njit(lambda gamma, noise: least_gain(gamma, noise))
 
 SIZES = [0.0, 1e-45, 3.1e-20, 0.25, 1.0, 1.0 + 2**-23, 32767.0, 32768.0, 7.7e12, float(np.finfo(np.float32).max)]
@@ -47,8 +49,9 @@ def test_compiled_scales_are_those_of_python(rule: ScaleRule) -> None:
             assert compiled_least(gamma, found[2]) == least_gain(gamma, found[2]) >= max(gamma, found[2], 5e-324)
 
 
-def test_keys_of_rounds_are_those_of_their_trees() -> None:
-    found = keys_of_trees(2**40 + 7, range(5, 9), 3)
-    expected = [tree_keys(2**40 + 7, iteration, output) for iteration in range(5, 9) for output in range(3)]
-    assert found.tolist() == [list(each) for each in expected]
-    assert found[4].tolist() == [reference.key(2**40 + 7, purpose, 6, 1) for purpose in (1, 2)]
+@pytest.mark.parametrize("seed", [0, 2**40 + 7, -1, 2**64 - 1])
+def test_compiled_keys_of_trees_are_those_of_python(seed: int) -> None:
+    for iteration, output in itertools.product(range(5, 9), range(3)):
+        found = [int(compiled_key(state, np.int64(iteration), output)) for state in key_states(seed)]
+        assert found == list(tree_keys(seed, iteration, output))
+        assert found == [reference.key(seed, purpose, iteration, output) for purpose in (1, 2)]

@@ -93,12 +93,26 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 
 @njit(inline="always")
-def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
-    """64 random bits of a row: `hashing.draws` for one id."""
-    z = np.uint64(key + row * _GOLDEN)
+def _mix(z: np.uint64) -> np.uint64:
+    """`hashing.mix` of one integer."""
     z = (z ^ (z >> np.uint64(30))) * _M1
     z = (z ^ (z >> np.uint64(27))) * _M2
     return z ^ (z >> np.uint64(31))
+
+
+@njit(inline="always")
+def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
+    """64 random bits of a row: `hashing.draws` for one id."""
+    bits: np.uint64 = _mix(np.uint64(key + row * _GOLDEN))
+    return bits
+
+
+@njit(inline="always")
+def tree_key(state: np.uint64, iteration: int, output: int) -> np.uint64:
+    """Return the `hashing.key` of what has this `key_state`, of one tree."""
+    state = _mix(state + _GOLDEN + np.uint64(iteration))
+    key: np.uint64 = _mix(_mix(state + _GOLDEN + np.uint64(output)))
+    return key
 
 
 def global_id(first_row: int | np.int64 | UInt64, row: int) -> np.uint64:

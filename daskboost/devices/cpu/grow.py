@@ -31,7 +31,7 @@ import numpy as np
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
+from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows, tree_key
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
 from daskboost.devices.cpu.scales import ScaleRule, least_gain, scales_by, units_of
@@ -258,10 +258,12 @@ class Rounds(NamedTuple):
     """The least gain of a split that is made, if it is more than noise."""
     below: np.uint64
     """See `RowDraw.below`."""
-    keys: UInt64
-    """Keys of each tree's rounding and of its draw of rows, shape (trees, 2)."""
+    key_states: UInt64
+    """What keys of trees' roundings and of their draws of rows come from, see `tree_key`; shape (2,)."""
+    first: int
+    """The number of the fit's first round."""
     learning_rates: Float64
-    """The learning rate of each round, shape (rounds,)."""
+    """The learning rate of each round of the fit, shape (rounds,)."""
     allowed: UInt8
     """Features that each level of each tree may use, shape (trees, levels, features); of all trees, or of all levels,
     where these are the same, once."""
@@ -270,11 +272,11 @@ class Rounds(NamedTuple):
     """`ROUND` and so on."""
 
 
-N_ROUND_COUNTS = 7
-ROUND, WANTED, FIRST, GROWING, LOGGED, ENDED, MOST = range(N_ROUND_COUNTS)
+N_ROUND_COUNTS = 8
+ROUND, WANTED, FIRST, GROWING, LOGGED, ENDED, MOST, BEGUN = range(N_ROUND_COUNTS)
 """Places in `Rounds.counts`: rounds that are over, and that are wanted; the first output whose trees grow now, -1
 before a round begins, and how many grow; nodes and trees in the log; the most nodes of a round, by the room that its
-trees have."""
+trees have; the number of the call's first round."""
 
 
 class Tree(NamedTuple):
@@ -283,7 +285,7 @@ class Tree(NamedTuple):
     numbers: Float64
     """`SCALE_G` and so on."""
     keys: UInt64
-    """Its keys among `Rounds.keys`."""
+    """Of its rounding and of its draw of rows."""
     asked: UInt8
     """Features that each opened node may use, shape (nodes, features), where the caller is asked; otherwise without
     entries."""
@@ -446,8 +448,10 @@ def _scale(state: Growing) -> bool:
     tree.numbers[SCALE_G], tree.numbers[SCALE_H] = scale_g, scale_h
     tree.numbers[UNIT_G], tree.numbers[UNIT_H] = unit_g, unit_h
     tree.numbers[LEAST_GAIN] = least_gain(rounds.gamma, noise)
-    tree.numbers[LEARNING_RATE] = rounds.learning_rates[number // rounds.n_outputs]
-    tree.keys[0], tree.keys[1] = rounds.keys[number, 0], rounds.keys[number, 1]
+    iteration = rounds.counts[BEGUN] + number // rounds.n_outputs
+    tree.numbers[LEARNING_RATE] = rounds.learning_rates[iteration - rounds.first]
+    for k in range(2):
+        tree.keys[k] = tree_key(rounds.key_states[k], iteration, output)
     return True
 
 
