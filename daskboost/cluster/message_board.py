@@ -94,7 +94,7 @@ class MessageBoard:
         self._own[SEES] = NO if rooms is None else YES
         if rooms is None:
             return False
-        from daskboost.devices.cpu.views import host_address
+        from daskboost.devices.cpu.addressed import host_address
 
         self._rooms = [room.view(np.int64) for room in rooms]
         while not all(room[SEES] for room in self._rooms):

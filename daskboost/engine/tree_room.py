@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import shared_tasks
+from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.grow import (
     ASKS,
@@ -53,7 +54,7 @@ from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.split import SplitTable
 from daskboost.devices.cpu.team import threads_worth
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, host_address
+from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.dtypes import Array, Int64
 from daskboost.fit.peers import Peers, feature_shares

@@ -13,6 +13,7 @@ words of memory that Python fills; compiled code gets one address, and reads att
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator, Mapping
 from itertools import count
 from struct import Struct
@@ -26,7 +27,7 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, lower_getattr_generic, models, register_model
 from numba.np.arrayobj import populate_array
 
-from daskboost.dtypes import Int64
+from daskboost.devices.cpu.addressed import host_address
 
 _cgutils: Any = cgutils  # these have no types
 _populate: Any = populate_array
@@ -53,16 +54,12 @@ class Record:
     def __init__(self, of: tuple[object, ...]) -> None:
         self._of = of
         words: list[int] = []
-        places = [_put(each, words) for each in of]
-        key = type(of), tuple(map(_key, of))
+        key = type(of), *[_put(each, words) for each in of]
         if key not in _KINDS:
-            names: tuple[str, ...] = type(of)._fields  # type: ignore[attr-defined]
-            kinds = [each._kind if isinstance(each, Record) else _typeof(each) for each in of]
-            _KINDS[key] = Reference(dict(zip(names, zip(kinds, places, strict=True), strict=True)))
+            _KINDS[key] = _kind_of(of)
         self._kind: Reference = _KINDS[key]
-        self._memory: Int64 = np.array(words, np.int64)
-        self._floats, self._unsigned = self._memory.view(np.float64), self._memory.view(np.uint64)
-        self._address: int = self._memory.__array_interface__["data"][0]
+        self._memory = array("q", words)
+        self._address: int = self._memory.buffer_info()[0]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._of, name)
@@ -72,63 +69,47 @@ _KINDS: dict[object, Reference] = {}
 """Types of records by those of their members: numba takes a millisecond to find that of a tree's."""
 
 
-def _key(member: object) -> object:
-    """Return what tells a member's type."""
-    if isinstance(member, np.ndarray):
-        return member.dtype.num, len(member.shape), member.flags.num
-    if isinstance(member, Record):
-        return member._kind
-    return (type(member), *map(_key, member)) if isinstance(member, tuple) else type(member)
+def _kind_of(of: tuple[object, ...]) -> Reference:
+    """Return the type of records of such a tuple."""
+    names: tuple[str, ...] = type(of)._fields  # type: ignore[attr-defined]
+    members, words = {}, list[int]()
+    for name, each in zip(names, of, strict=True):
+        members[name] = each._kind if isinstance(each, Record) else _typeof(each), len(words)
+        _put(each, words)
+    return Reference(members)
 
 
-def _put(member: Any, words: list[int]) -> int:
-    """Append the words of a tuple's member; return where they begin."""
-    first = len(words)
+def _put(member: Any, words: list[int]) -> object:
+    """Append the words of a tuple's member; return what tells its type."""
     if isinstance(member, np.ndarray):
-        words.append(member.__array_interface__["data"][0])
+        words.append(host_address(member))
         words += member.shape
         words += member.strides
-    elif isinstance(member, Record):
+        return member.dtype.num, member.ndim, member.flags.num
+    if isinstance(member, Record):
         words.append(member._address)
-    elif isinstance(member, tuple):
-        for each in member:
-            _put(each, words)
-    elif isinstance(member, float):
+        return member._kind
+    if isinstance(member, tuple):
+        return type(member), *[_put(each, words) for each in member]
+    if isinstance(member, float):
         words += _INT64.unpack(_FLOAT64.pack(member))
     elif isinstance(member, np.float32):
         words.append(int(member.view(np.int32)))
     else:
         word = 0 if member is None else int(member)
         words.append(word if word < _SIGN else word - _BEYOND)  # the same bits as an int64
-    return first
+    return type(member)
 
 
 def change(record: tuple[object, ...], **members: object) -> None:
     """Have some members of a record be others, of the same types."""
     assert isinstance(record, Record)
     for name, member in members.items():
-        _write(record, record._kind.members[name][1], member)
-    record._of = record._of._replace(**members)  # type: ignore[attr-defined]
-
-
-def _write(record: Record, place: int, member: object) -> int:
-    """Write a tuple's member into its words, as `_put` appends them; return where the next one's begin."""
-    if type(member) is float:
-        record._floats[place] = member
-    elif type(member) is np.uint64:
-        record._unsigned[place] = member
-    elif type(member) is int:
-        record._memory[place] = member
-    elif isinstance(member, tuple):
-        for each in member:
-            place = _write(record, place, each)
-        return place
-    else:
         words: list[int] = []
         _put(member, words)
-        record._memory[place : place + len(words)] = words
-        return place + len(words)
-    return place + 1
+        place = record._kind.members[name][1]
+        record._memory[place : place + len(words)] = array("q", words)  # as many, which therefore stay where they are
+    record._of = record._of._replace(**members)  # type: ignore[attr-defined]
 
 
 def by_reference(of: T) -> T:

@@ -92,7 +92,12 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
     compiled again with each of these.
     """
     assert isinstance(state, Record)
-    signature = kind_of(state), types.int64
+    return [*_addresses_of(tuple(parts), (kind_of(state), types.int64), n_processes)]
+
+
+@cache
+def _addresses_of(parts: Sequence[Part], signature: tuple[types.Type, ...], n_processes: int) -> tuple[int, ...]:
+    """Return the same of states of a type; each fit asks again."""
     missing = [order for order in (Order(part, signature) for part in parts) if order.is_missing]
     n_helpers = min(n_processes, len(missing) // LEAST_PARTS, MOST_HELPERS + 1) - 1
     if n_helpers > 0:
@@ -100,11 +105,10 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
         crew = _crew()
         crew.hire(n_helpers)
         crew.compile(missing)
-    return [_address_of(part, signature) for part in parts]
+    return tuple([_address_of(part, signature) for part in parts])
 
 
-@cache
-def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:  # asked again by each fit
+def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:
     if signature not in part.overloads:  # numba takes a tenth of a millisecond to find that out
         part.compile(signature)
     compiled = part.overloads[signature]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
-from daskboost.devices.cpu.addressed import array_at
+from daskboost.devices.cpu.addressed import array_at, host_address
 from daskboost.devices.cpu.by_reference import address_of, by_reference
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.grow import (
@@ -42,7 +42,6 @@ from daskboost.devices.cpu.grow import (
 from daskboost.devices.cpu.losses import GradientLoops, Job
 from daskboost.devices.cpu.team import TEAM_WORDS, next_task, part, run, run_at, start
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import host_address
 from daskboost.dtypes import Int32, Int64
 
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 
 from daskboost.devices.cpu import histogram, partition
+from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.row_order import Predicates, RowOrder, Stretch
-from daskboost.dtypes import Array, Bool, Float32, Int32, Int64, Symbols, UInt32
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
@@ -54,7 +55,7 @@ class SlotLayout:
     def n_slots(self) -> int:
         return int(self.offsets[-1])
 
-    @property
+    @cached_property
     def most_slots(self) -> int:
         """Most slots of a feature."""
         return int(np.diff(self.offsets).max(initial=0))
@@ -64,7 +65,7 @@ class SlotLayout:
         """Sums in a histogram."""
         return self.n_slots * self.width
 
-    @property
+    @cached_property
     def scratch_entries(self) -> int:
         """Entries of the largest block."""
         return int(np.diff(self.offsets[self.blocks]).max(initial=1)) * self.width
@@ -104,12 +105,6 @@ class WalkArrays:
         return TreeArrays(
             self.left_child, self.right_child, self.feature, self.split_bin, self.default_left, self.value
         )
-
-
-def host_address(array: Array) -> int:
-    """Return where the memory of an array of this process begins."""
-    found: int = array.__array_interface__["data"][0]
-    return found
 
 
 TakenRows = Symbols | tuple[Int64, Int32]
