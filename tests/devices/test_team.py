@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from strategies.alive import come_to, settled
 
 from daskboost.devices.cpu import threads
 from daskboost.devices.cpu.by_reference import by_reference
@@ -88,22 +89,16 @@ def test_many_teams_work_at_once() -> None:
 
 
 def test_a_team_ends_when_closed_and_when_forgotten() -> None:
-    def members() -> int:
-        return sum(thread.name == "daskboost-team" for thread in threading.enumerate())
-
-    before = members()
-    own = Threads(3)
-    _sums(own.team, 1, 3)
-    assert members() == before + 2
-    own.close()
-    assert members() == before
-    forgotten = Threads(3)
-    _sums(forgotten.team, 1, 3)
-    del forgotten
-    end = time.monotonic() + 10
-    while members() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert members() == before
+    for closes in (True, False):
+        before = settled()
+        own = Threads(3)
+        _sums(own.team, 1, 3)
+        assert come_to(before + 2)
+        if closes:
+            own.close()
+        else:
+            del own
+        assert come_to(before)
 
 
 FORKED = """

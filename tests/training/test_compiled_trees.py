@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from strategies.alive import come_to, settled
 from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
@@ -130,7 +131,7 @@ def test_trees_side_by_side_are_those_of_the_host(
     """Also where each is begun again for want of room, at another time than its neighbours."""
     x, y = _rows(5_000, 6)
     y = np.digitize(y, np.linspace(-2, 2, 8)).astype(np.float32)
-    grown, processes = list[int](), list[int]()
+    grown, processes, before = list[int](), list[int](), settled()
 
     def noted(*given: int) -> int:
         grown.append(trees_at_once(*given))
@@ -151,7 +152,7 @@ def test_trees_side_by_side_are_those_of_the_host(
     assert grown == [min(9, 4 * n_jobs)]
     assert processes == [n_jobs]  # which compile: all threads, and not those of one tree
     assert ours.to_bytes() == theirs.to_bytes()
-    assert not [each for each in threading.enumerate() if each.name == "daskboost-team"]
+    assert come_to(before)
 
 
 ROWS: dict[str, Params] = {

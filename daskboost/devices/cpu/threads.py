@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -85,12 +85,14 @@ class Threads:
     def __init__(self, count: int = 0) -> None:
         self.count = count if count > 0 else usable_cores()
         self._team: Team | None = None
-        self._pool = ThreadPoolExecutor(self.count - 1, "daskboost-rows") if self.count > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Run all tasks, results in order; an exception of any task is raised after all have ended."""
-        if self._pool is None or len(tasks) == 1:
+        if self.count == 1 or len(tasks) == 1:
             return [task() for task in tasks]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.count - 1, "daskboost-rows")
         others = [self._pool.submit(task) for task in tasks[1:]]
         try:
             mine = [tasks[0]()] if tasks else []
@@ -125,26 +127,21 @@ class Threads:
 
 
 class Team:
-    """Threads that serve compiled code until the team is closed or forgotten, or the process ends."""
+    """Threads that serve compiled code until the team is closed or forgotten, or the process ends.
+
+    Nobody waits for their start or end: each holds Python's lock for a moment then, and where fits run at once, whoever
+    waits for it must wait for the lock as well, twice.
+    """
 
     def __init__(self, count: int) -> None:
         from daskboost.devices.cpu.team import TEAM_WORDS, serve
 
         self.process = os.getpid()
         self.words: Int64 = np.zeros(TEAM_WORDS, np.int64)
-        self._members = [
-            threading.Thread(target=serve, args=(self.words,), name="daskboost-team", daemon=True)
-            for _ in range(count - 1)
-        ]
-        self._end = weakref.finalize(self, _end_team, self.words)
-        for member in self._members:
-            member.start()
-
-    def close(self) -> None:
-        """End the threads and wait for them."""
-        self._end()
-        for member in self._members if self.process == os.getpid() else ():
-            member.join()
+        self.close = weakref.finalize(self, _end_team, self.words)
+        """Has the threads end."""
+        for _ in range(count - 1):
+            start_new_thread(serve, (self.words,))
 
 
 def _end_team(words: Int64) -> None:
