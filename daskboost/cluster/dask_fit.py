@@ -152,8 +152,8 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
     named = zip(message.names, message.n_partitions, strict=True)
     train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
-    size = engine_size(spec, train, evals, EnginePlace(keep_gradients=setup.keep_gradients))
-    make = partial(make_device, spec.params.device, spec.layout, size=size)
+    size_of = partial(engine_size, spec, train, evals, EnginePlace(keep_gradients=setup.keep_gradients))
+    make = partial(make_device, spec.params.device, spec.layout, size_of=size_of)
 
     def make_engine(device: Device) -> Engine:
         engine = Engine(setup, train, evals, device, context.peers)

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import shutil
+from collections.abc import Callable
 
 from daskboost.devices.budget.plan import FitSize
 from daskboost.devices.cpu.device import CpuDevice
@@ -58,7 +59,7 @@ def budget_of(name: str, limit: int | None) -> int | None:
     return free if limit is None else min(free, limit)
 
 
-def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None,
+def make_device(name: str, layout: SlotLayout, threads: Threads, size_of: Callable[[], FitSize] | None = None,
                 shared_bytes: int = 0) -> Device:  # fmt: skip
     """An engine's device.
 
@@ -71,8 +72,9 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
         Of the fit's histograms.
     threads : Threads
         Of the engine; closed by the device's `close`.
-    size : FitSize, optional
-        Of the engine's fit, which a GPU must have room for; the GPU then knows whether column-major copies fit too.
+    size_of : callable, optional
+        Returns that of the engine's fit, which a GPU must have room for; the GPU then knows whether column-major copies
+        fit too.
     shared_bytes : int
         Of what the fit shares with others and a GPU holds already.
 
@@ -89,6 +91,7 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
         from daskboost.devices.gpu.runtime.cuda import get_runtime
 
         try:
+            size = None if size_of is None else size_of()
             runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))
             size = None if size is None else size.on_gpu(runtime)
             plan = None if size is None else gpu_plan(size, runtime.free_bytes + shared_bytes)

@@ -255,8 +255,8 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
             place = EnginePlace() if shared is None else EnginePlace(
                 n_resident=shared.n_resident, stream_bytes=shared.stream_bytes, shares_views=True
             )
-            size = engine_size(spec, *each, place)
-            make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
+            size_of = partial(engine_size, spec, *each, place)
+            make = partial(make_device, spec.params.device, spec.layout, size_of=size_of, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
             made[-1].add(WholeRounds(made[-1], spec, own, peer))
