@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.losses import GradientLoops
@@ -159,7 +159,6 @@ class Candidates(Protocol):
         the pass's. Candidates may be gone then; the sample is until the next one is taken."""
 
 
-@runtime_checkable
 class StreamingDevice(Protocol):
     """A device to which chunks come packed, through the host's memory: once if they stay, or else in every pass."""
 
@@ -208,6 +207,10 @@ class Device(Protocol):
     """Whether the plan of the fit is that metrics are computed on the device behind the trees (`FitSize.watched`)."""
     metric_rows: int
     """Rows up to which metrics of neighbouring chunks are computed together."""
+
+    @property
+    def streaming(self) -> StreamingDevice | None:
+        """Return the device itself, where chunks come to it packed."""
 
     @property
     def ring_bytes(self) -> int:

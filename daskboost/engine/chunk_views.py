@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -46,13 +47,18 @@ class ChunkViews(ABC):
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, streamed: frozenset[int],
                  join_bytes: float) -> None:  # fmt: skip
-        self._shard, self._device, self._streamed = shard, device, streamed
-        has_missing = np.diff(layout.offsets) - layout.n_bins
-        self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
-        self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
+        self._shard, self._device, self._layout, self._streamed = shard, device, layout, streamed
         self._kept: dict[int, View] = {}
         self._column_room = room.column_bytes if room.copies_columns else 0
         self.groups: list[RowGroup] = row_groups(shard, device.group_rows, join_bytes, streamed, room.stream_bytes)
+
+    @cached_property
+    def _bin_to_slot(self) -> Int32:
+        """The histogram slot of each global bin."""
+        has_missing = np.diff(self._layout.offsets) - self._layout.n_bins
+        slots: Int32 = np.repeat(np.cumsum(has_missing) - has_missing, self._layout.n_bins).astype(np.int32)
+        slots += np.arange(len(slots), dtype=np.int32)
+        return slots
 
     @property
     def is_resident(self) -> bool:
@@ -84,7 +90,7 @@ class ChunkViews(ABC):
 
     def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
         copy_columns = keep and self._copies_columns(sum(chunk.n_rows for chunk in chunks))  # not for one pass
-        return view_of(self._device, chunks, self._bin_to_slot, copy_columns=copy_columns)
+        return view_of(self._device, chunks, lambda: self._bin_to_slot, copy_columns=copy_columns)
 
 
 class HostViews(ChunkViews):
@@ -164,18 +170,19 @@ class GpuViews(ChunkViews):
 
 def chunk_views(shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom) -> ChunkViews:
     """Return the views of a shard's chunks on a device."""
-    if isinstance(device, StreamingDevice):
-        return GpuViews(shard, device, layout, room, device)
+    if device.streaming is not None:
+        return GpuViews(shard, device, layout, room, device.streaming)
     return HostViews(shard, device, layout, room)
 
 
-def view_of(device: Device, chunks: Sequence[Chunk], slot_of_bin: Int32, *, copy_columns: bool) -> View:
-    """The view of chunks of one layout, one after the other; `slot_of_bin` : the histogram slot of each global bin."""
+def view_of(device: Device, chunks: Sequence[Chunk], slot_of_bin: Callable[[], Int32], *, copy_columns: bool) -> View:
+    """The view of chunks of one layout, one after the other; `slot_of_bin` returns the histogram slot of each global
+    bin."""
     threads, n_rows = device.threads.count, sum(chunk.n_rows for chunk in chunks)
     dense = [chunk for chunk in chunks if isinstance(chunk, DenseChunk | DenseDeviceChunk)]
     if dense:
         return device.dense_view(joined_symbols(dense, threads), n_rows, copy_columns=copy_columns)
-    rows = [chunk.slots(slot_of_bin, threads) for chunk in chunks if isinstance(chunk, CsrChunk | CsrDeviceChunk)]
+    rows = [chunk.slots(slot_of_bin(), threads) for chunk in chunks if isinstance(chunk, CsrChunk | CsrDeviceChunk)]
     xp = device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
     starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
     indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]

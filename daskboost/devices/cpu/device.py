@@ -85,6 +85,7 @@ class CpuDevice:
     without_host = watches = orders_rows = False
     resident: tuple[int, ...] | None = None
     stream_bytes = 0
+    streaming = None
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
     metric_rows = ring_bytes = 0

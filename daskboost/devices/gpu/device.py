@@ -220,6 +220,10 @@ class GpuDevice:
             self.split_kernels: SplitKernels | None = self._kind.kernels(self._layout)
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
+    @property
+    def streaming(self) -> GpuDevice:
+        return self
+
     def put(self, array: Float32) -> DeviceArray:
         return self.xp.array(array)
 
