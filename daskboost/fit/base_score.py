@@ -104,4 +104,4 @@ def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:
 def base_margins(spec: FitSpec, base_score: tuple[float, ...]) -> Float64:
     """Margin before the first tree, per output, as `Booster.base_margin` has it."""
     margin = spec.objective.to_margin(np.asarray(base_score, np.float32))
-    return np.broadcast_to(margin, (spec.objective.n_outputs,)).astype(np.float64)
+    return np.full(spec.objective.n_outputs, margin, np.float64)

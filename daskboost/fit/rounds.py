@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from daskboost.devices.budget.plan import RowSource
 from daskboost.devices.cpu.threads import Threads
@@ -63,8 +63,7 @@ class Parts(Generic[GrownT]):
     evaluation: Evaluation
 
 
-@dataclass(frozen=True)
-class GrownRound:
+class GrownRound(NamedTuple):
     """A round whose trees are in all margins by the next request to the engines."""
 
     trees: Trees

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,8 +37,7 @@ FIRST_GUESS = 0.7
 """In the second round there is only one to go by, and losses fall fastest."""
 
 
-@dataclass(frozen=True)
-class RoundRows:
+class RoundRows(NamedTuple):
     """The rows that grow the trees of a round."""
 
     iteration: int

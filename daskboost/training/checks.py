@@ -229,8 +229,9 @@ def check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[t
                 raise DataError(f"{name} has no {column}s; make it with {COLUMNS[column].argument}")
         objective.check_labels(data.info.stats)
         own, cuts = data.cuts, dtrain.cuts
-        alike = np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)
-        if own is not cuts and not alike:
+        if own is not cuts and not (
+            np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)
+        ):
             raise DataError(
                 f"evaluation set {name!r} has cut points of its own; make it with QuantizedDataset.from_dask(..., "
                 "reference=dtrain)"

@@ -130,10 +130,12 @@ class PreparedFit:
         spec, n_rounds = self.spec, self.spec.first_iteration + len(self.spec.learning_rates)
 
         def report(iteration: int, progress: Progress) -> bool:
-            snapshot = partial(make_booster, spec, self.dtrain, progress, self.earlier)
-            info = RoundInfo(iteration, n_rounds, progress.history, snapshot)
             if self.evals_result is not None:
                 self.evals_result.update(progress.history)
+            if not self.callbacks:
+                return False
+            snapshot = partial(make_booster, spec, self.dtrain, progress, self.earlier)
+            info = RoundInfo(iteration, n_rounds, progress.history, snapshot)
             return any([callback.after_round(info) for callback in self.callbacks])
 
         for callback in self.callbacks:
@@ -196,9 +198,10 @@ def make_spec(
     check_contradictions(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
     ignored = ignored_features(params.ignored_features, schema)
-    params = replace(params, ignored_features=ignored)
+    if ignored != params.ignored_features:  # parameters are checked as they are made
+        params = replace(params, ignored_features=ignored)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
-    made = check_metrics(params.eval_metric or (objective.default_metric,), objective)
+    made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:

@@ -159,7 +159,9 @@ class FeatureRules:
     def __init__(self, params: TrainParams, n_features: int, groups: Bool | None, iteration: int, output: int) -> None:
         self._params, self.n_features, self._groups = params, n_features, groups
         self._place = (iteration, output)
-        everything = np.delete(np.arange(n_features, dtype=np.uint64), np.array(params.ignored_features, np.int64))
+        everything: UInt64 = np.arange(n_features, dtype=np.uint64)
+        if params.ignored_features:
+            everything = np.delete(everything, np.array(params.ignored_features, np.int64))
         self._tree = self._sample(Purpose.TREE_FEATURES, everything, params.colsample_bytree)
 
     @property

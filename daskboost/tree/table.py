@@ -71,7 +71,7 @@ class TreeTable:
     @property
     def leaf_width(self) -> int:
         """Return how many values a leaf has: one, or one per output."""
-        return int(self.values.shape[1])
+        return int(self.value.shape[1]) if self.has_vectors else 1
 
     def outputs(self, first: int) -> slice:
         """Return the outputs that the tree's leaves add to, of which `first` is the first: that of a tree of vectors
