@@ -6,10 +6,11 @@ threading layer aborts when two threads enter it at once, and OpenMP's does not 
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import weakref
-from _thread import start_new_thread
+from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -129,8 +130,8 @@ class Threads:
 class Team:
     """Threads that serve compiled code until the team is closed or forgotten, or the process ends.
 
-    Nobody waits for their start or end: each holds Python's lock for a moment then, and where fits run at once, whoever
-    waits for it must wait for the lock as well, twice.
+    No fit waits for their start or end: each holds Python's lock for a moment then, and where fits run at once, whoever
+    waits for it must wait for the lock as well, twice. The end of the process does.
     """
 
     def __init__(self, count: int) -> None:
@@ -138,16 +139,45 @@ class Team:
 
         self.process = os.getpid()
         self.words: Int64 = np.zeros(TEAM_WORDS, np.int64)
-        self.close = weakref.finalize(self, _end_team, self.words)
+        members: list[Member] = []
+        self.close = weakref.finalize(self, _end_team, self.words, members)
         """Has the threads end."""
         for _ in range(count - 1):
-            start_new_thread(serve, (self.words,))
+            member = self.process, allocate_lock()
+            member[1].acquire()
+            start_new_thread(_serve, (serve, self.words, member))
+            members.append(member)
 
 
-def _end_team(words: Int64) -> None:
+Member = tuple[int, LockType]
+"""A thread of a team: its process, and the lock that it holds until it ends."""
+_leaving: set[Member] = set()
+"""Those that are to end."""
+LEAVE_S = 1.0
+"""Seconds that the end of the process waits for one of them at most."""
+
+
+def _serve(serve: Callable[[Int64], None], words: Int64, member: Member) -> None:
+    try:
+        serve(words)
+    finally:
+        _leaving.discard(member)
+        member[1].release()
+
+
+def _end_team(words: Int64, members: Sequence[Member]) -> None:
     from daskboost.devices.cpu.team import JOIN, STOP
 
+    _leaving.update(members)
     words[JOIN] = STOP
+
+
+@atexit.register
+def _see_off() -> None:
+    """Wait for threads that are to end: Python kills those that come back to it later, inside compiled code."""
+    for process, lock in tuple(_leaving):
+        if process == os.getpid():  # a forked child has none of its parent's threads
+            lock.acquire(timeout=LEAVE_S)
 
 
 def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int = LEAST_POSITIONS) -> list[T]:
