@@ -38,9 +38,10 @@ class TreeLog:
         """Return the first trees as models have them, made as one of all nodes and taken apart."""
         ends = self.record.ends[:n_trees].tolist()
         n = ends[-1] if ends else 0
-        left, feature, split_bin, default_left, gain, cover, value = (each[:n].copy() for each in _nodes(self.record))
-        right = left + (left != LEAF).astype(np.int32)
-        walked = WalkArrays(left, right, feature, split_bin, default_left != 0, value)
+        left, feature, split_bin, default_left, gain, cover, value = (each[:n] for each in _nodes(self.record))
+        walked = WalkArrays(
+            left.copy(), left + (left != LEAF), feature.copy(), split_bin.copy(), default_left != 0, value.copy()
+        )
         table = finished_tree(cuts, walked, gain, cover)
         return [table] if n_trees == 1 else [table.part(begin, end) for begin, end in pairwise([0, *ends])]
 

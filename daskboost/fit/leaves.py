@@ -90,7 +90,7 @@ class MarginBounds:
         for rounds in batches:
             largest = largest_leaves([tree for each in rounds for tree in each.trees])
             largest = largest.reshape(len(rounds), -1)  # trees of a round are in the order of their outputs
-            sums = np.add.accumulate(np.vstack((self._largest, largest)))[1:]
+            sums = np.add.accumulate(np.concatenate((self._largest[None], largest)))[1:]
             n_fine = len(rounds) if sums[-1].max() < FLOAT32_MAX else 0  # they do not fall
             for k, each in enumerate(rounds):
                 if k >= n_fine:
