@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -71,7 +72,7 @@ class TreeTable:
     @property
     def leaf_width(self) -> int:
         """Return how many values a leaf has: one, or one per output."""
-        return int(self.value.shape[1]) if self.has_vectors else 1
+        return math.prod(self.value.shape[1:])
 
     def outputs(self, first: int) -> slice:
         """Return the outputs that the tree's leaves add to, of which `first` is the first: that of a tree of vectors

@@ -285,7 +285,7 @@ class Tree(NamedTuple):
     numbers: Float64
     """`SCALE_G` and so on."""
     keys: UInt64
-    """Of its rounding and of its draw of rows."""
+    """The keys of its rounding and of its draw of rows."""
     asked: UInt8
     """Features that each opened node may use, shape (nodes, features), where the caller is asked; otherwise without
     entries."""
