@@ -152,7 +152,7 @@ class Team:
 Member = tuple[int, LockType]
 """A thread of a team: its process, and the lock that it holds until it ends."""
 _leaving: set[Member] = set()
-"""Those that are to end."""
+"""Members that are to end."""
 LEAVE_S = 1.0
 """Seconds that the end of the process waits for one of them at most."""
 
