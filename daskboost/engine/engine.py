@@ -114,8 +114,9 @@ class Engine:
         self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
         self._sample_answers.clear()
         self._next_work = None
-        for part in self._parts:
-            part.close()
+        with self.device.errors():
+            for part in self._parts:
+                part.close()
         self.device.close()
 
     def _on_sample(self, message: m.OnSample[R]) -> R:

@@ -7,6 +7,7 @@ all engines in step, each of which is told by the others what a coordinator woul
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -125,13 +126,13 @@ class WholeRounds:
                 "an engine has no rows"
             )  # fmt: skip
             no_room = spec.recipe.host_reason or lacks
-            reason = runtime.why_apart() if self.grows_alone else no_room
+            reason = runtime.why_apart() or ("" if self.grows_alone else no_room)
         elif spec.params.reduction == "nccl" or spec.params.partition_by == "columns":
             reason = "engines are on CPUs"
-        own = m.InStepWith("" if runtime is None else runtime.name, _why_not_in_step(spec, reason))
+        own = m.InStepWith("" if runtime is None else runtime.name, platform.node(), _why_not_in_step(spec, reason))
         told = self._peers.share(own)
         names = tuple(each.gpu for each in told)
-        found = next((each.reason for each in told if each.reason), "") or why_not_joined(names)
+        found = next((each.reason for each in told if each.reason), "") or why_not_joined(told)
         if runtime is not None and not found:
             if not runtime.turn.is_taken(runtime.name, names, self._peers):
                 return m.Reason("another fit has joined these GPUs", is_for_now=True)
@@ -241,11 +242,16 @@ def _why_not_in_step(spec: FitSpec, reason: str) -> str:
     return reason or ("reduction='coordinator' asks for it" if spec.params.reduction == "coordinator" else "")
 
 
-def why_not_joined(names: Sequence[str]) -> str:
-    """Return why engines on the GPUs of these names, of which "" is none, do not grow rounds in step; empty where they
-    do."""
+def why_not_joined(told: Sequence[m.InStepWith]) -> str:
+    """Return why engines that could grow rounds in step do not, for where they are; empty where they do.
+
+    What joined GPUs tell each other is not encrypted, and does not leave their host.
+    """
+    names, hosts = [each.gpu for each in told], {each.host for each in told}
     if not all(names):
         return "some engines are on a GPU, others are not" if any(names) else ""
+    if len(hosts) > 1:
+        return "engines are on several hosts"
     return "several engines are on one GPU" if len(set(names)) < len(names) else ""
 
 

@@ -381,6 +381,7 @@ class InStepWith:
 
     gpu: str
     """What tells its GPU from all others; empty where there is none."""
+    host: str
     reason: str
     """Why it does not grow rounds in step; empty where it can."""
 

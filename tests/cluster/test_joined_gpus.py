@@ -20,6 +20,7 @@ from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.nccl import why_no_nccl
 from daskboost.engine.whole_rounds import why_not_joined
 from daskboost.errors import DeviceError
+from daskboost.fit import messages as m
 from daskboost.local import in_process
 
 GROWTH: dict[str, dict[str, Any]] = {
@@ -184,7 +185,10 @@ def test_refused_where_trees_need_the_host(monkeypatch: pytest.MonkeyPatch) -> N
             train({**params, "out_of_core": "auto"}, dataset, 1)
 
 
-def test_which_gpus_are_joined() -> None:
-    assert why_not_joined(["a", "b"]) == why_not_joined(["", ""]) == ""
-    assert why_not_joined(["a", ""]) == "some engines are on a GPU, others are not"
-    assert why_not_joined(["a", "b", "a"]) == "several engines are on one GPU"
+@pytest.mark.parametrize(("gpus", "hosts", "reason"), [
+    ("ab", "hh", ""), ("  ", "hk", ""), ("a ", "hh", "some engines are on a GPU, others are not"),
+    ("aba", "hhh", "several engines are on one GPU"), ("ab", "hk", "engines are on several hosts"),
+])  # fmt: skip
+def test_which_gpus_are_joined(gpus: str, hosts: str, reason: str) -> None:
+    told = [m.InStepWith(gpu.strip(), host, "") for gpu, host in zip(gpus, hosts, strict=True)]
+    assert why_not_joined(told) == reason

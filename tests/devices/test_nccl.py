@@ -138,9 +138,42 @@ class FakeArray:
         self.data = SimpleNamespace(ptr=address)
 
 
+class FakeEvent:
+    """An end of what is enqueued, which comes when it has been looked at a few times."""
+
+    n_looks = 3
+
+    def __init__(self, disable_timing: bool) -> None:
+        self.left = self.n_looks
+
+    def record(self) -> None:
+        """Be the end of what has been enqueued."""
+
+    @property
+    def done(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+class NoEnd(FakeEvent):
+    """An end that does not come before something is aborted."""
+
+    n_looks = 1 << 60
+
+
+def test_who_waits_for_a_gpu_that_stopped_gives_up(made: list[FakeHandle], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "CLOSE_S", 0.01)
+    cuda: Any = SimpleNamespace(Event=NoEnd)
+    kept = Communicators()
+    NcclCollective(cuda, kept, local_peers(1)[0], ("a",)).close()
+    assert made[0].n_aborts == 1
+    NcclCollective(cuda, kept, local_peers(1)[0], ("a",))
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(np.int32, 2), (np.uint32, 3), (np.int64, 4), (np.uint64, 5)])
 def test_what_is_enqueued(dtype: Any, number: int, made: list[FakeHandle]) -> None:
-    cuda: Any = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=99))
+    cuda: Any = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=99), Event=FakeEvent)
     kept = Communicators()
     joined = NcclCollective(cuda, kept, local_peers(1)[0], ("a",))
     values: Any = FakeArray(np.zeros((3, 4), dtype), 1_000)

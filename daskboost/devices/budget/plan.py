@@ -129,7 +129,9 @@ class FitSize:
 
     def on_gpu(self, runtime: Runtime) -> FitSize:
         """The same fit, on that GPU."""
-        return replace(self, block_bytes=runtime.shared_bytes, multiprocessors=runtime.multiprocessors)
+        found = replace(self, block_bytes=runtime.shared_bytes, multiprocessors=runtime.multiprocessors)
+        apart = runtime.why_apart() if self.n_engines > 1 and self.without_host else ""
+        return replace(found, without_host=False, watched=False, host_reason=apart) if apart else found
 
     def keeping(self, n_chunks: int | None) -> FitSize:
         """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets; None

@@ -10,6 +10,7 @@ import atexit
 import importlib
 import logging
 import threading
+import time
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Protocol
@@ -18,6 +19,11 @@ from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.launches import DeviceArray
 
 logger = logging.getLogger(__name__)
+
+CLOSE_S = 5.0
+"""Seconds in which rounds that have been enqueued and that nobody wants have ended: else another GPU has stopped."""
+LOOK_S = 0.001
+"""Seconds between two looks whether they have."""
 
 
 class Handle(Protocol):
@@ -132,6 +138,14 @@ class NcclCollective:
         self._joined.abort()
 
     def close(self) -> None:
+        """Wait for what is enqueued, though not for GPUs that do not come."""
+        end = self._cuda.Event(disable_timing=True)
+        end.record()
+        deadline = time.monotonic() + CLOSE_S
+        while not (end.done or self._joined.is_aborted):
+            if time.monotonic() > deadline:
+                self._joined.abort()
+            time.sleep(LOOK_S)
         self._kept.give_back(self._names, self._joined)
 
 
