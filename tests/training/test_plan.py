@@ -274,9 +274,10 @@ def test_rows_stay_in_their_order_where_no_other_one_pays() -> None:
     """Fits of few rows, few rounds or flat trees, and those whose trees wait for the host, say nothing of it."""
     shape: dict[str, Any] = {"n_rows": 11_000_000, "n_features": 28, "memory": "141GB"}
     assert plan(PARAMS, **shape, num_boost_round=LEAST_ROUNDS).ordered_bytes > 0
+    assert plan(PARAMS, **shape, n_workers=2).ordered_bytes > 0
     small: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"n_rows": 1_000_000}), ({}, {"num_boost_round": LEAST_ROUNDS - 1}), ({"max_depth": 3}, {}),
-        ({}, {"n_workers": 2}), ({"device": "cpu"}, {}),
+        ({"reduction": "peers"}, {"n_workers": 2}), ({"device": "cpu"}, {}),
     ]  # fmt: skip
     for params, other in small:
         found = plan({**PARAMS, **params}, **{**shape, **other})

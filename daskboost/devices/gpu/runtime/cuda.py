@@ -282,7 +282,6 @@ class CudaRuntime:
         properties = xp.cuda.runtime.getDeviceProperties(device)
         self.xp = xp
         self.device = device
-        self.name = bytes(properties["uuid"]).hex()
         self.sm = 10 * int(properties["major"]) + int(properties["minor"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
@@ -297,6 +296,11 @@ class CudaRuntime:
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
         return get_runtime, (self.device,)
+
+    @cached_property
+    def name(self) -> str:
+        """The number that the GPU was made with."""
+        return bytes(self.xp.cuda.runtime.getDeviceProperties(self.device)["uuid"]).hex()
 
     @property
     def free_bytes(self) -> int:
