@@ -88,12 +88,11 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     assert isinstance(trees, TreesOnAllRows) and kernels is not None
     runtime, own = kernels.runtime, engine.sets.rows
     (group,) = own.train.groups
-    told = peers.share((group.n_rows, np.array(group.pieces, np.int64)))
-    begins = np.cumsum([0, *(n for n, _ in told)]).tolist()
+    told = peers.share((group.n_rows, np.array(group.pieces, np.int64), own.weights[0] is not None))
+    begins = np.cumsum([0, *(n for n, _, _ in told)]).tolist()
     place = Everywhere(runtime, joined, begins[peers.rank], begins[-1])
-    weighted = any(peers.share(own.weights[0] is not None))
     weight = None
-    if weighted:
+    if any(has_weight for _, _, has_weight in told):
         mine = runtime.xp.ones(group.n_rows, np.float32) if own.weights[0] is None else own.weights[0]
         weight = place.spread(mine)
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
@@ -101,7 +100,7 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     mine_layout = layout.part(*shares[peers.rank])
     view = _view(engine, place, mine_layout, shares, peers.rank)
     pieces = tuple(
-        (begin + at, row) for begin, (_, part) in zip(begins, told, strict=False) for at, row in part.tolist()
+        (begin + at, row) for begin, (_, part, _) in zip(begins, told, strict=False) for at, row in part.tolist()
     )
     all_rows = RowGroup(range(0), begins[-1], pieces, RowColumns(label, weight))
     train = replace(

@@ -88,7 +88,7 @@ class EmulatedLane(contextlib.nullcontext[None]):
 
 
 NUMBERS = itertools.count()
-"""Of emulated devices."""
+"""Numbers of emulated devices, by which they are told apart."""
 
 
 class JoinedByHost:

@@ -205,19 +205,21 @@ class DeviceSymbols:
     def columns(self, first: int, last: int) -> DeviceArray:
         """A copy of some features of all rows, as a matrix of shape (rows, features)."""
         found = self.runtime.xp.empty((self.n_rows, last - first), self.places.dtype)
-        for features, block in self.blocks():
-            begin, end = max(first, features.start), min(last, features.stop)
-            if begin < end:
-                found[:, begin - first : end - first] = block[:, begin - features.start : end - features.start]
+        for own, block in self._blocks_of(first, last):
+            found[:, own] = block
         return found
 
     def put_columns(self, first: int, symbols: DeviceArray) -> None:
         """Take a matrix of all rows, shape (rows, features), as the features from `first` on."""
-        last = first + symbols.shape[1]
+        for own, block in self._blocks_of(first, first + symbols.shape[1]):
+            block[:] = symbols[:, own]
+
+    def _blocks_of(self, first: int, last: int) -> Iterator[tuple[slice, DeviceArray]]:
+        """Give the `blocks` of some features, whose numbers count from the first of these on."""
         for features, block in self.blocks():
             begin, end = max(first, features.start), min(last, features.stop)
             if begin < end:
-                block[:, begin - features.start : end - features.start] = symbols[:, begin - first : end - first]
+                yield slice(begin - first, end - first), block[:, begin - features.start : end - features.start]
 
     def by_feature(self) -> DeviceArray:
         """A copy of all rows, shape (features, rows)."""
