@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 EMULATION = HERE / "cuda_emulation.cpp"
 DETECTOR = HERE / "race_detector.cpp"
 EMULATION_FLAGS = ("-O2", "-mno-red-zone") if platform.machine() == "x86_64" else ("-O2",)
-"""Of the emulation itself, whose fibers push what they save onto their stacks."""
+"""Options of the emulation itself, whose fibers push what they save onto their stacks."""
 FLAGS = (
     "-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
