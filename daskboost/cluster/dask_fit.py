@@ -11,10 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
@@ -31,9 +28,9 @@ from daskboost.engine.setup import EngineSetup, engine_setup
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import WorkerLostError
 from daskboost.fit.coordinator import fit
-from daskboost.fit.messages import WIRE_TYPES
+from daskboost.fit.messages import WIRE_TYPES, SentRounds
 from daskboost.fit.spec import FitSpec, Progress, Report
-from daskboost.tree.table import TreeTable
+from daskboost.tree.table import JoinedTrees, TreeTable
 from daskboost.wire import register
 
 # Engine threads tell the operating system that they compute in batches.
@@ -88,10 +85,8 @@ class RoundEvents:
     """Rounds, from which the client puts the model together."""
 
     rounds: list[RoundEvent]
-    trees: TreeTable
-    """The trees of all rounds, one behind the other: an array takes as long to send as thousands of nodes."""
-    ends: list[int]
-    """How many nodes there are up to the end of each tree."""
+    trees: JoinedTrees
+    """The trees of all rounds."""
 
 
 def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterShards], report: Report) -> Progress:
@@ -127,7 +122,7 @@ class Mirror:
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in rounds and tell the callbacks of each."""
         told: RoundEvents = event["rounds"]
-        trees = [told.trees.part(*each) for each in pairwise([0, *told.ends])]
+        trees = told.trees.trees
         n = len(trees) // len(told.rounds)
         for place, round_ in enumerate(told.rounds):
             self._add(round_, trees[place * n : (place + 1) * n])
@@ -157,7 +152,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
 
     def make_engine(device: Device) -> Engine:
         engine = Engine(setup, train, evals, device, context.peers)
-        whole = WholeRounds(engine, spec, threads, context.peers)
+        whole = WholeRounds(engine, spec, threads, context.peers, SentRounds.of)
         engine.add(whole, whole.grow_next)
         return engine
 
@@ -212,8 +207,7 @@ class RoundReports:
         """Send what is kept."""
         rounds, trees, self._rounds, self._trees = self._rounds, self._trees, [], []
         if rounds:
-            ends = np.cumsum([tree.n_nodes for tree in trees]).tolist()
-            self._send({"rounds": RoundEvents(rounds, TreeTable.joined(trees), ends)})
+            self._send({"rounds": RoundEvents(rounds, JoinedTrees.of(trees))})
             self._sent_s = time.monotonic()
 
 

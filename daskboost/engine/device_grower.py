@@ -8,7 +8,7 @@ on the devices (`devices/gpu/runtime/collective.py`), so that all make the same 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -246,27 +246,34 @@ class DeviceGrower:
             return kept.fetched()
 
     def _trees_of(self, iteration: int, kept: KeptRound) -> tuple[TreeTable, ...]:
-        with self._device.errors():
-            return tuple(self._finished(iteration, self.fetched(kept)))
-
-    def _finished(self, iteration: int, memory: UInt8) -> Iterator[TreeTable]:
-        """The trees of a round from their tables, in the order of outputs.
+        """Return the trees of a round in the order of outputs.
 
         Raises
         ------
         DataError
             Gradients were not finite.
         """
-        begin = 0
+        self.fetched(kept)
+        found = kept.batch.finished(self._finished)[kept.place]
+        for largest in found.largest:
+            check_range(self._spec.objective.name, iteration, *largest)
+        return found.trees
+
+    def _finished(self, memory: UInt8) -> list[FinishedRound]:
+        """Return the rounds of a batch from its tables, shape (rounds, bytes)."""
+        parts, begin = [], 0
         for group in self._groups:
-            end = begin + len(group.grower.tables.memory)
-            tables = TreeTables(
-                memory[begin:end], len(group.trees), group.grower.tables.capacity, len(group.trees[0])
-            )
-            for largest in tables.rounding[:, 2:4].tolist():
-                check_range(self._spec.objective.name, iteration, *largest)
-            yield from tree_tables(tables, self._spec.cuts)
+            end, own = begin + len(group.grower.tables.memory), group.grower.tables
+            tables = TreeTables(memory[:, begin:end], len(group.trees), own.capacity, len(group.trees[0]))
+            trees, n = tree_tables(tables, self._spec.cuts), len(group.trees)
+            of_rounds = [trees[first : first + n] for first in range(0, len(trees), n)]
+            parts.append(zip(tables.rounding[..., 2:4].tolist(), of_rounds, strict=True))
             begin = end
+        return [
+            FinishedRound([pair for largest, _ in of_groups for pair in largest],
+                          tuple(tree for _, trees in of_groups for tree in trees))
+            for of_groups in zip(*parts, strict=True)
+        ]  # fmt: skip
 
     def _grow_round(self, iteration: int, learning_rate: float, out: DeviceArray) -> None:
         """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
@@ -379,6 +386,7 @@ class Batch:
         self._runtime, self.memory = runtime, memory
         self._end: Event | None = None
         self._fetched: UInt8 | None = None
+        self._finished: list[FinishedRound] | None = None
         self.n_grown = 0
 
     @property
@@ -405,6 +413,21 @@ class Batch:
             with lane:
                 self._fetched = to_host(self.memory[: self.n_grown])
         return self._fetched
+
+    def finished(self, finish: Callable[[UInt8], list[FinishedRound]]) -> list[FinishedRound]:
+        """Return what is made of all rounds, once."""
+        if self._finished is None:
+            self._finished = finish(self.fetched())
+        return self._finished
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """What the host makes of a round's tables."""
+
+    largest: Sequence[Sequence[float]]
+    """The largest |g| and h of each output."""
+    trees: tuple[TreeTable, ...]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
@@ -43,7 +41,7 @@ class TreeLog:
             left.copy(), left + (left != LEAF), feature.copy(), split_bin.copy(), default_left != 0, value.copy()
         )
         table = finished_tree(cuts, walked, gain, cover)
-        return [table] if n_trees == 1 else [table.part(begin, end) for begin, end in pairwise([0, *ends])]
+        return [table] if n_trees == 1 else table.parts(ends)
 
 
 def _nodes(log: Log) -> tuple[Array, ...]:

@@ -38,6 +38,7 @@ from daskboost.metrics.own_metric import CustomMetric
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+Told = m.Rounds | m.SentRounds
 
 
 class Called:
@@ -69,7 +70,10 @@ class WholeRounds:
     """What an engine answers that grows whole rounds, on its own threads, since searching and building take turns: the
     only engine of a fit, or several in step where each grows its trees in compiled calls or on its GPU."""
 
-    def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers) -> None:
+    def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers,
+                 tell: Callable[[tuple[m.Round, ...]], Told] = m.Rounds) -> None:  # fmt: skip
+        self._tell = tell
+        """Makes a reply of rounds."""
         self._failure: Exception | None = None
         self._ahead: list[GrownRound] = []
         """Rounds that have been grown before they were asked for."""
@@ -166,9 +170,9 @@ class WholeRounds:
     def _why_not_whole(self, message: m.WhyNotWhole) -> m.Reason:
         return self._join() if self._peers.n_peers > 1 else m.Reason("")
 
-    def _grow(self, message: m.GrowRounds) -> m.Rounds:
+    def _grow(self, message: m.GrowRounds) -> Told:
         self._is_asked = True
-        return m.Rounds(self._take(min(message.n, self._most)))
+        return self._tell(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
         """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it.

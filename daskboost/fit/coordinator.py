@@ -175,10 +175,11 @@ def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[Sequence[m.Round]]:
     n = 1
     while n_rounds > 0:
         start = time.monotonic()
-        replies = outbox.ask(m.GrowRounds(min(n, n_rounds)))
+        told = outbox.ask(m.GrowRounds(min(n, n_rounds)))
         seconds = time.monotonic() - start
-        n_grown = min(len(reply.rounds) for reply in replies)  # of one that failed, those before
-        yield [_joined(*parts) for parts in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True)]
+        replies = [each.rounds for each in told]
+        n_grown = min(map(len, replies))  # of one that failed, those before
+        yield [_joined(*parts) for parts in zip(*(rounds[:n_grown] for rounds in replies), strict=True)]
         n_rounds -= n_grown
         n = max(1, min(MORE_ROUNDS * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
 

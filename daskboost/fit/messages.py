@@ -6,7 +6,8 @@ knows how they travel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from daskboost.devices.cpu.gradients import ResidualQuery
@@ -15,7 +16,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
 from daskboost.tree.split_search import Candidates, OpenNodes
-from daskboost.tree.table import TreeTable
+from daskboost.tree.table import JoinedTrees, TreeTable
 
 R = TypeVar("R")
 
@@ -354,7 +355,33 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class GrowRounds(Request[Rounds]):
+class SentRounds:
+    """The same, for another process."""
+
+    trees: JoinedTrees
+    """The trees of all rounds."""
+    others: tuple[Round, ...]
+    """The rounds without their trees."""
+    n_trees: tuple[int, ...]
+    """Trees of each round."""
+
+    @classmethod
+    def of(cls, rounds: tuple[Round, ...]) -> SentRounds:
+        """Return rounds in their order."""
+        trees = JoinedTrees.of([tree for each in rounds for tree in each.trees])
+        return cls(trees, tuple(replace(each, trees=()) for each in rounds), tuple(len(each.trees) for each in rounds))
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """Return the rounds with their trees."""
+        trees = iter(self.trees.trees)
+        return tuple(
+            replace(each, trees=tuple(islice(trees, n))) for each, n in zip(self.others, self.n_trees, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class GrowRounds(Request[Rounds | SentRounds]):
     """Grow the next `n` rounds whole, in step with the other engines. The first one's reply has the trees, each one's
     the metrics of its own rows."""
 
@@ -405,9 +432,9 @@ WIRE_TYPES = (
     AddTree, GradientRange,
     StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
-    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole,
-    InStepWith, Replies, Several, Rounding,
-    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
+    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, SentRounds, GrowRounds, Reason,
+    WhyNotWhole, InStepWith, Replies, Several, Rounding,
+    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable, JoinedTrees,
 )  # fmt: skip
 """Everything that travels between processes."""
 

@@ -82,16 +82,18 @@ def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
 
 
 def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
-    """Finished trees from tables in the host's memory."""
-    found, width = [], tables.sums.shape[2] // 2
-    for tree, (size, _) in enumerate(tables.sizes.tolist()):
-        _, _, left, right, feature, split_bin = (column[:size].copy() for column in tables.links[tree])
-        default_left, values = tables.default_left[tree, :size] != 0, tables.values[tree].reshape(-1, width)
-        grown = WalkArrays(left, right, feature, split_bin, default_left, flat(values[:size].copy()))
-        units = tables.rounding[tree * width : (tree + 1) * width, 1]
-        hessian = (tables.sums[tree, :size, 1::2] * units).sum(axis=1)
-        found.append(finished_tree(cuts, grown, tables.gains[tree, :size], hessian))
-    return found
+    """Finished trees from tables of any number of rounds in the host's memory, those of a round one after the other:
+    made as one of all nodes and taken apart."""
+    capacity, sizes = tables.capacity, tables.sizes[..., 0]
+    is_node = np.arange(capacity) < sizes[..., None]
+    width = tables.sums.shape[-1] // 2
+    _, _, left, right, feature, split_bin = (tables.links[..., column, :][is_node] for column in range(6))
+    values = tables.values.reshape(*sizes.shape, capacity, width)[is_node]
+    grown = WalkArrays(left, right, feature, split_bin, tables.default_left[is_node] != 0, flat(values))
+    units = tables.rounding[..., 1].reshape(-1, width).repeat(sizes.ravel(), axis=0)
+    hessian = (tables.sums[is_node][:, 1::2] * units).sum(axis=1)
+    found = finished_tree(cuts, grown, tables.gains[is_node], hessian)
+    return found.parts(np.cumsum(sizes).tolist())
 
 
 # Split search over histograms in a GPU's memory: `SplitSearch` of `split.py` for the only engine of a fit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -48,8 +49,12 @@ class TreeTable:
 
     @classmethod
     def joined(cls, trees: Sequence[TreeTable]) -> TreeTable:
-        """Return trees one behind the other, each with its own numbers of nodes; `part` gives them back."""
+        """Return trees one behind the other, each with its own numbers of nodes; `parts` gives them back."""
         return cls(*(np.concatenate([getattr(tree, each.name) for tree in trees]) for each in fields(cls)))
+
+    def parts(self, ends: Sequence[int]) -> list[TreeTable]:
+        """Return trees that lie one behind the other, given how many nodes there are up to the end of each."""
+        return [self.part(begin, end) for begin, end in pairwise((0, *ends))]
 
     def part(self, begin: int, end: int) -> TreeTable:
         """Return the tree of some of the nodes, where several trees lie one behind the other."""
@@ -108,3 +113,24 @@ class TreeTable:
         for node in range(1, self.n_nodes):  # children come after their parent
             depths[node] = depths[parents[node]] + 1
         return depths
+
+
+@dataclass(frozen=True)
+class JoinedTrees:
+    """Trees as one message: an array takes as long to send as thousands of nodes."""
+
+    nodes: TreeTable | None
+    """Those of all trees, one tree behind the other; None where there is no tree."""
+    ends: list[int]
+    """How many nodes there are up to the end of each tree."""
+
+    @classmethod
+    def of(cls, trees: Sequence[TreeTable]) -> JoinedTrees:
+        """Return trees in their order."""
+        ends = list(accumulate(tree.n_nodes for tree in trees))
+        return cls(TreeTable.joined(trees) if trees else None, ends)
+
+    @property
+    def trees(self) -> list[TreeTable]:
+        """Return the trees."""
+        return [] if self.nodes is None else self.nodes.parts(self.ends)

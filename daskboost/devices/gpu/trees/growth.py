@@ -89,8 +89,8 @@ class TreeTables:
 
     Parameters
     ----------
-    memory : uint8 array of shape (tables_bytes(n_trees, capacity, width),)
-        Of the device or of the host.
+    memory : uint8 array of shape (..., tables_bytes(n_trees, capacity, width))
+        Of the device or of the host; the views have the same first axes, those of rounds.
     n_trees, capacity : int
     width : int, default 1
         Outputs of a tree: several where leaves are vectors.
@@ -149,7 +149,7 @@ def _cut(memory: DeviceArray, shapes: Shapes) -> dict[str, DeviceArray]:
     begin = 0
     for name, shape in shapes.items():
         end = begin + bytes_of({name: shape})
-        views[name] = memory[begin:end].view(shape[1]).reshape(shape[0])
+        views[name] = memory[..., begin:end].view(shape[1]).reshape(*memory.shape[:-1], *shape[0])
         begin = end
     return views
 
