@@ -7,7 +7,9 @@ partitions to whoever is free: of 64 equal ones 16 workers had 3 to 5 each, and 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from daskboost.data.chunks.build import most_rows
 
@@ -39,6 +41,39 @@ def balanced_owners(sizes: Sequence[int], readers: Sequence[str]) -> list[str]:
     found = _deal(moved, sizes, rows)
     owners = [found.get(index, reader) for index, reader in enumerate(readers)]
     return owners if most_rows(sizes, readers) > LEAST_GAIN * most_rows(sizes, owners) else list(readers)
+
+
+def chosen_workers(most: int, readers: Sequence[str], beside: Sequence[str] = ()) -> list[str]:
+    """Return at most so many workers that share a data set: neighbours on one host first, then those that have most
+    partitions at hand.
+
+    Parameters
+    ----------
+    most : int
+    readers : sequence of str
+        The worker that has each partition at hand.
+    beside : sequence of str
+        Workers that have what the rows are needed beside, if these are to lie there where not all workers share them.
+    """
+    workers = set(readers)
+    if most >= len(workers):
+        return sorted(workers)
+    if beside and len(set(beside)) <= most:
+        return sorted(set(beside))
+    of_worker, of_host = Counter(readers), Counter(map(_host, readers))
+    order = sorted(workers, key=lambda worker: (-of_host[_host(worker)], _host(worker), -of_worker[worker], worker))
+    return order[:most]
+
+
+def _host(address: str) -> str:
+    """Return the host of a worker's address."""
+    return address.rpartition(":")[0]
+
+
+def readers_among(workers: Sequence[str], readers: Sequence[str]) -> list[str]:
+    """Return a worker of these for each partition: its reader, or the next in turn where that is none of them."""
+    others = cycle(workers)
+    return [reader if reader in workers else next(others) for reader in readers]
 
 
 def _deal(partitions: Sequence[int], sizes: Sequence[int], rows: Mapping[str, int]) -> dict[int, str]:

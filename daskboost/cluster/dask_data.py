@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 import sys
 import threading
@@ -19,7 +20,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.cluster.balance import balanced_owners
+from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
@@ -39,6 +40,8 @@ from daskboost.errors import WorkerLostError
 if TYPE_CHECKING:
     from distributed import Client
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
@@ -47,6 +50,9 @@ LEAST_SHARE = 0.05
 ONE_WORKER_BYTES = 2**22
 """Data sets of at most so many bytes of bins go to one worker: spread out, the round trips of every level would take
 longer than the work that they share out (100k x 28 on 2 workers: 39 ms per tree against 21 on one)."""
+SHARE_BYTES = {"cuda": 2**25, "cpu": 1}
+"""Bytes of bins that each worker has at least where several share a larger one, by what trees are to grow on: 1M x 28
+takes an H100 .38 ms a tree, and two .43, which wait for each other for .13 of them and for launches as long as one."""
 
 
 class ClusterRunner:
@@ -106,8 +112,8 @@ class ClusterRunner:
     ) -> ClusterShards:
         """Quantize a source; every partition's chunks stay with the worker that quantizes it.
 
-        That is the one that read it, unless others have fewer rows (`balanced_owners`). Small data all goes to one
-        worker: that of `beside`, if that is on one, or where most partitions were read.
+        That is the one that read it, unless others have fewer rows (`balanced_owners`). Small data goes to fewer
+        workers (`chosen_workers`).
         """
 
         def quantized(owners: list[str] | None) -> ClusterShards:
@@ -126,19 +132,20 @@ class ClusterRunner:
             return ClusterShards(self.client, name, tuple(worker for _, worker in done))
 
         try:
-            return quantized(self._owners(info, beside))
+            return quantized(self._owners(info, beside, SHARE_BYTES[source.home]))
         except WorkerSilentError:
             raise  # Dask believes it to be there: the others would wait for it, too
         except WorkerLostError:
             return quantized(None)  # whoever is left takes over
 
-    def _owners(self, info: DatasetInfo, beside: ClusterShards | None) -> list[str]:
+    def _owners(self, info: DatasetInfo, beside: ClusterShards | None, share_bytes: int) -> list[str]:
         """Return the worker that each partition's chunks are to lie on."""
-        if info.nbytes > ONE_WORKER_BYTES:
-            return balanced_owners(self._sizes, self._readers)
-        if beside is not None and len(set(beside.owners)) == 1:
-            return [beside.owners[0]] * len(self._readers)
-        return [max(sorted(set(self._readers)), key=self._readers.count)] * len(self._readers)
+        n_workers = len(set(self._readers))
+        most = min(n_workers, max(1, info.nbytes // share_bytes)) if info.nbytes > ONE_WORKER_BYTES else 1
+        if most < n_workers:
+            logger.info("%d of %d workers have the rows: with more, fits would be slower", most, n_workers)
+        chosen = chosen_workers(most, self._readers, () if beside is None else beside.owners)
+        return balanced_owners(self._sizes, readers_among(chosen, self._readers))
 
     def open(
         self, path: str, n_chunks: int, stats: LabelStats, *, spill_directory: Path | None = None,

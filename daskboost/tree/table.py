@@ -120,7 +120,7 @@ class JoinedTrees:
     """Trees as one message: an array takes as long to send as thousands of nodes."""
 
     nodes: TreeTable | None
-    """Those of all trees, one tree behind the other; None where there is no tree."""
+    """The nodes of all trees, one tree behind the other; None where there is no tree."""
     ends: list[int]
     """How many nodes there are up to the end of each tree."""
 

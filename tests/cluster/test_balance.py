@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 import daskboost as db
 from daskboost.cluster import dask_data
-from daskboost.cluster.balance import LEAST_GAIN, balanced_owners
+from daskboost.cluster.balance import LEAST_GAIN, balanced_owners, chosen_workers, readers_among
 from daskboost.data.chunks.build import most_rows
 
 
@@ -67,6 +69,38 @@ def test_equal_partitions_are_dealt_out_evenly(n_workers: int, data: st.DataObje
     fair = -(-len(readers) // n_workers)
     assert max(counts) == fair or max(before.values()) <= LEAST_GAIN * fair
     assert n_moved(readers, owners) == (0 if owners == readers else sum(max(0, n - fair) for n in before.values()))
+
+
+READERS = ["tcp://b:2", "tcp://b:1", "tcp://b:2", "tcp://a:1", "tcp://a:1", "tcp://a:1", "tcp://b:3"]
+"""The worker that has each partition at hand: four on host b, three on host a."""
+
+
+@pytest.mark.parametrize(("most", "beside", "expected"), [
+    (1, (), ["tcp://b:2"]), (2, (), ["tcp://b:2", "tcp://b:1"]), (3, (), ["tcp://b:2", "tcp://b:1", "tcp://b:3"]),
+    (4, (), sorted(set(READERS))), (9, ("tcp://a:1",), sorted(set(READERS))),
+    (1, ("tcp://a:1", "tcp://a:1"), ["tcp://a:1"]), (2, ("tcp://a:1",), ["tcp://a:1"]),
+    (1, ("tcp://a:1", "tcp://b:3"), ["tcp://b:2"]),
+])  # fmt: skip
+def test_few_workers_that_share_rows_are_neighbours(most: int, beside: tuple[str, ...], expected: list[str]) -> None:
+    found = chosen_workers(most, READERS, beside)
+    assert found == expected
+    among = readers_among(found, READERS)
+    assert set(among) <= set(found)
+    assert all(new == old for new, old in zip(among, READERS, strict=True) if old in found)
+
+
+@pytest.mark.parametrize(("mebibytes", "expected"), [(1, 1), (63, 1), (64, 2), (100, 3), (1000, 3)])
+def test_small_data_of_gpus_lie_on_few(
+    mebibytes: int, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = dask_data.ClusterRunner(cast(Any, None))
+    runner._sizes, runner._readers = [1] * 6, ["tcp://a:1", "tcp://a:2", "tcp://a:3"] * 2
+    info = cast(Any, SimpleNamespace(nbytes=mebibytes * 2**20))
+    with caplog.at_level(logging.INFO, "daskboost.cluster.dask_data"):
+        owners = runner._owners(info, None, dask_data.SHARE_BYTES["cuda"])
+    assert Counter(owners) == Counter({f"tcp://a:{number + 1}": 6 // expected for number in range(expected)})
+    assert len(caplog.messages) == (expected < 3)
+    assert len(set(runner._owners(info, None, dask_data.SHARE_BYTES["cpu"]))) == (1 if mebibytes == 1 else 3)
 
 
 @pytest.fixture(scope="module")

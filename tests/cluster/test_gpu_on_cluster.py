@@ -45,6 +45,7 @@ def test_workers_with_a_gpu(
     mode: str, n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 2**30 if n_workers == 1 else 0)
+    monkeypatch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
     rows = make_data(np.random.default_rng(8), "binary:logistic", ROWS, 6, n_values=500, missing=0.3)
     params = {"objective": "binary:logistic", "max_depth": 5, "subsample": 0.8, "out_of_core": mode}
     files = []
@@ -81,6 +82,7 @@ def gpu_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """A client of two workers: of processes with GPUs, or of threads of this process, where the emulation is."""
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    monkeypatch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
     if request.param == "cuda":
         yield request.getfixturevalue("cluster_client")
         return

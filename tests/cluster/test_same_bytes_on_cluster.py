@@ -93,6 +93,7 @@ def client() -> Iterator[Client]:
         Client(cluster, set_as_default=False) as made,
     ):
         patch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+        patch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
         made.wait_for_workers(3, timeout=60)
         yield made
 

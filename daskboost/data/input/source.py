@@ -23,7 +23,7 @@ from daskboost.data.input.align import aligned, check_dtype, columns_named, dtyp
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, WholeBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
-from daskboost.data.input.kinds import is_lazy
+from daskboost.data.input.kinds import DEVICE_KINDS, is_lazy, kind_of
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS, RowBatch, columns_by_argument
@@ -93,6 +93,13 @@ class Source:
     def is_dask(self) -> bool:
         """Whether the rows lie in a Dask collection."""
         return isinstance(self.x, DaskFrameBlocks | DaskArrayBlocks)
+
+    @property
+    def home(self) -> str:
+        """Where features are quantized, "cuda" or "cpu": on GPUs if they lie there in a Dask collection, or are to be
+        brought there."""
+        lies_there = self.is_dask and kind_of(self.x.data._meta) in DEVICE_KINDS
+        return "cuda" if lies_there or self.spec.device is not None else "cpu"
 
     def has(self, column: str) -> bool:
         """Return whether rows have a field of `RowColumns`."""
