@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.generators import WORKLOADS
+from benchmarks.generators import WORKLOADS, Workload
 from benchmarks.gpu_contenders import scores
 from benchmarks.harness import RESULTS, Run, beside_row, comparison_rows, record, scores_agree, take_turns, timed
+from benchmarks.sparse_rows import SPARSE_WORKLOADS, SparseWorkload
 
 BLOCKS_PER_GPU = 4
 """Persisted blocks of the largest number of GPUs, each; the same blocks for fewer."""
-TEST_ROWS = 100_000
+TEST_ROWS, TEST_VALUES = 100_000, 20_000_000
 LEEWAY = 0.003
 """How far the AUC of ours may be from XGBoost's."""
 
@@ -71,17 +72,23 @@ CASES = {
         Config("small", "higgs", 1_000_000, 28, {"max_depth": 6}, trees=500, peer_trees=100, asked=(1.2,)),
         Config("tiny", "higgs", 100_000, 28, {"max_depth": 6}, trees=500, peer=False, asked=(1.0,)),
         Config("skewed", "skewed", 40_000_000, 39, LEVELS, trees=100, asked=(1.8, 4)),
+        Config("sparse", "words", 2_000_000, 5000, LEVELS, trees=100, peer=False, asked=(1.5,)),
     )
 }  # fmt: skip
+
+
+def workload_of(name: str, n_features: int) -> Workload | SparseWorkload:
+    """Return what makes rows, of so many features where there is a choice."""
+    return SPARSE_WORKLOADS[name] if name in SPARSE_WORKLOADS else WORKLOADS[name].wide(n_features)
 
 
 def make_block(workload: str, n_features: int, first: int, n_rows: int, device: str) -> tuple[Any, Any]:
     """Rows of a workload in the memory of the worker's GPU."""
     if device == "cpu":
-        return WORKLOADS[workload].wide(n_features).rows(n_rows, first=first)
+        return workload_of(workload, n_features).rows(n_rows, first=first)
     import cupy
 
-    found = WORKLOADS[workload].wide(n_features).rows(n_rows, first=first, xp=cupy)
+    found = workload_of(workload, n_features).rows(n_rows, first=first, xp=cupy)
     cupy.get_default_memory_pool().free_all_blocks()
     return found
 
@@ -96,11 +103,14 @@ def collections(config: Config, n_blocks: int) -> tuple[Any, Any]:
         import cupy
 
         meta = cupy.empty((0,), np.float32)
+    of_features = meta[:, None]
+    if config.workload in SPARSE_WORKLOADS:
+        of_features, _ = make_block(config.workload, config.n_features, 0, 0, config.device)
     size, features, labels = -(-config.n_rows // n_blocks), [], []
     for first in range(0, config.n_rows, size):
         n_rows = min(size, config.n_rows - first)
         block = delayed(make_block, nout=2)(config.workload, config.n_features, first, n_rows, config.device)
-        features.append(da.from_delayed(block[0], (n_rows, config.n_features), meta=meta[:, None]))
+        features.append(da.from_delayed(block[0], (n_rows, config.n_features), meta=of_features))
         labels.append(da.from_delayed(block[1], (n_rows,), meta=meta))
     return da.concatenate(features), da.concatenate(labels)
 
@@ -258,8 +268,8 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alo
         first, second = seconds
         print(f"  {name}: {first:.2f} s, then {second:.2f} s from persisted rows to the first tree", flush=True)
         yield {"contender": name, "what": "start", "first_seconds": first, "seconds": second}
-    workload = WORKLOADS[config.workload].wide(config.n_features)
-    x_test, y_test = workload.rows(TEST_ROWS, first=config.n_rows)
+    n_test = min(TEST_ROWS, TEST_VALUES // config.n_features)
+    x_test, y_test = workload_of(config.workload, config.n_features).rows(n_test, first=config.n_rows)
     found: dict[str, dict[str, float]] = {name: {} for name in sides}
     contenders: dict[str, Callable[[], Run]] = {
         name: partial(side.run, found[name], (x_test, y_test)) for name, side in sides.items()
