@@ -75,6 +75,7 @@ class Measured(NamedTuple):
     """Median over the repeats, of one tree."""
     spread: float
     """Half of what lies between the fastest and the slowest repeat, as a share of the median; 0 of one repeat."""
+    gpu: str
     date: str
 
 
@@ -193,7 +194,8 @@ def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
         seconds = [row["seconds"] / n_outputs for row in of_run]
         middle = statistics.median(seconds)
         if middle > 0:
-            yield Measured(case, where, shape, n_gpus, middle, (max(seconds) - min(seconds)) / 2 / middle, date)
+            spread = (max(seconds) - min(seconds)) / 2 / middle
+            yield Measured(case, where, shape, n_gpus, middle, spread, of_run[0]["gpu"], date)
 
 
 def of_one_gpu(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
@@ -205,4 +207,4 @@ def of_one_gpu(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
         extras = any(config[name] for name in ("more", "eval_rows", "quantiles", "per_row"))
         if config["grow_policy"] == "depthwise" and config["n_classes"] == 2 and not extras:
             shape = Shape(config["n_rows"], config["n_features"], config["max_depth"], 1, config["max_bin"])
-            yield Measured(row["case"], "alone", shape, 1, row["ms"] / 1e3, 0.0, row["date"])
+            yield Measured(row["case"], "alone", shape, 1, row["ms"] / 1e3, 0.0, row["gpu"], row["date"])

@@ -11,7 +11,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def test_notebooks_are_found() -> None:
-    assert [path.name for path in NOTEBOOKS] == ["01_first_model.ipynb", "02_larger_than_memory.ipynb"]
+    names = ["01_first_model.ipynb", "02_larger_than_memory.ipynb", "03_cluster.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

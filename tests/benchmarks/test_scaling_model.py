@@ -36,7 +36,7 @@ SHAPES = (
 def made_up(n_gpus: tuple[int, ...] = (1, 2), off: float = 1.0) -> list[Measured]:
     """Rows of exact times; those of the third case are `off` by a factor."""
     return [
-        Measured(str(i), f"{n}", shape, n, tree(shape, n, TRUE).all * (off if i == 2 else 1.0), 0.0, "2026")
+        Measured(str(i), f"{n}", shape, n, tree(shape, n, TRUE).all * (off if i == 2 else 1.0), 0.0, "", "2026")
         for i, shape in enumerate(SHAPES) for n in n_gpus
     ]  # fmt: skip
 
