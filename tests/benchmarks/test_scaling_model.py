@@ -12,7 +12,6 @@ import pytest
 from cluster.test_trees_together import SIZE
 
 from benchmarks import scaling_model
-from benchmarks.harness import RESULTS
 from benchmarks.scaling_fit import Measured, Parameters, Shape, errors, fit, left_out, measured, tree
 from benchmarks.scaling_places import (
     THROUGH_HOSTS,
@@ -26,6 +25,8 @@ from benchmarks.scaling_places import (
 )
 from daskboost.devices.budget.partition import columns_pay
 
+FITTED = Parameters(2.7e-4, 3.4e12, 52.0, 4.3e-5)
+"""About what rows of H100s gave in November 2026."""
 TRUE = Parameters(4e-4, 2e12, 70.0, 6e-5)
 SHAPES = (
     Shape(20_000, 50, 6), Shape(1_000_000, 28, 6), Shape(44_000_000, 28, 8), Shape(30_000_000, 100, 8),
@@ -112,12 +113,12 @@ def test_what_ends_scaling_is_named() -> None:
     (Shape(400_000, 2_000, 8), 8), (Shape(4_660_000, 200, 6), 2),
 ])  # fmt: skip
 def test_rows_and_columns_go_by_the_rule_of_fits(shape: Shape, n_gpus: int) -> None:
-    found, place = fit(measured(*(scaling_model.read(name, RESULTS) for name in ("many_gpus", "gpu_speed")))), Place()
+    place = Place()
     size = replace(
         SIZE, n_slots=256 * shape.n_features, depth=shape.depth, n_engines=n_gpus, all_rows=shape.n_rows, max_leaves=0,
         grow_policy="depthwise",
     )  # fmt: skip
-    pays = shared_by_columns(shape, n_gpus, found, place).all < joined(shape, n_gpus, found, place).all
+    pays = shared_by_columns(shape, n_gpus, FITTED, place).all < joined(shape, n_gpus, FITTED, place).all
     assert pays == columns_pay(size)
 
 
