@@ -60,7 +60,7 @@ class Shape(NamedTuple):
     def histogram_bytes(self) -> int:
         """Bytes of a tree's histograms that are built, and added up over GPUs: of the root and of half of the nodes of
         each level."""
-        return max(1, 2**self.depth // 2) * self.n_features * self.n_bins * PAIR_BYTES
+        return (1 << max(self.depth - 1, 0)) * self.n_features * self.n_bins * PAIR_BYTES
 
 
 class Measured(NamedTuple):
