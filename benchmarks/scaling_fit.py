@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from daskboost.cluster.dask_data import SHARE_BYTES
 from daskboost.devices.budget.partition import LINK_BYTES_S, PAIR_BYTES
 from daskboost.devices.gpu.rows.feature_groups import MOST_COLUMNS
 
@@ -31,6 +32,8 @@ FEWEST_TREES = 50
 """Trees that make the difference of a row's two fits, at the fewest. What a fit begins with differs by up to .1 s from
 one to the next: less than 2 ms of each of fifty trees."""
 DEVICE = "H100"
+SHARED_SINCE = "2026-11-26T12:05:02+00:00"
+"""Since then only as many GPUs share a data set as have `SHARE_BYTES` of bins each; rows before are of all GPUs."""
 HISTOGRAM_PASSES = 6
 """Bytes of memory for each byte of a histogram that is built: it and its sibling are written, its parent's and its own
 read for that, and both are read by the search. Counted, not fitted: only wide data could tell it."""
@@ -51,6 +54,10 @@ class Shape(NamedTuple):
         """Bytes of a row's bins on a GPU."""
         return MOST_COLUMNS * -(-self.n_features // MOST_COLUMNS)
 
+    def gpus_that_share(self, n_gpus: int) -> int:
+        """Return how many of so many GPUs a fit takes: fewer where the data are small."""
+        return min(n_gpus, max(1, self.n_rows * self.n_features // SHARE_BYTES["cuda"]))
+
     @property
     def n_meetings(self) -> int:
         """How often the GPUs of a round of trees meet."""
@@ -68,9 +75,10 @@ class Measured(NamedTuple):
 
     case: str
     where: str
-    """"1 GPU", "2 GPUs", or "alone", without a cluster."""
+    """"1 GPU", "2 GPUs", "1 of 2" where small data are not shared, or "alone", without a cluster."""
     shape: Shape
     n_gpus: int
+    """GPUs that share the rows."""
     seconds: float
     """Median over the repeats, of one tree."""
     spread: float
@@ -190,12 +198,14 @@ def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
             continue
         shape = Shape(config["n_rows"], config["n_features"], params["max_depth"], n_outputs)
         n_gpus = 1 if contender.endswith("alone") else int(contender.split()[-1])
-        where = "alone" if contender.endswith("alone") else f"{n_gpus} GPU{'s' * (n_gpus > 1)}"
+        n_used = n_gpus if date < SHARED_SINCE else shape.gpus_that_share(n_gpus)
+        where = f"{n_gpus} GPU{'s' * (n_gpus > 1)}" if n_used == n_gpus else f"{n_used} of {n_gpus}"
+        where = "alone" if contender.endswith("alone") else where
         seconds = [row["seconds"] / n_outputs for row in of_run]
         middle = statistics.median(seconds)
         if middle > 0:
             spread = (max(seconds) - min(seconds)) / 2 / middle
-            yield Measured(case, where, shape, n_gpus, middle, spread, of_run[0]["gpu"], date)
+            yield Measured(case, where, shape, n_used, middle, spread, of_run[0]["gpu"], date)
 
 
 def of_one_gpu(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:

@@ -94,7 +94,7 @@ class Line(NamedTuple):
     by_columns: float
     """Likewise joined, by columns; infinite where a GPU has no room for its features of all rows, or has none."""
     today: float
-    """By what the package does today."""
+    """By what the package does today, on fewer GPUs where the data are small."""
     longest: str
     """What takes longest of the faster of rows and columns."""
     longest_today: str
@@ -160,7 +160,12 @@ def line_of(shape: Shape, n_gpus: int, found: Parameters, hosts: HostPath, place
         of_hosts = {"messages": hosts.messages(shape, n_gpus), "sums": hosts.sums(shape, n_gpus)}
         now = {"streaming": streaming, **parts._asdict(), "meetings": 0.0, **of_hosts}
     names = [longest(each) if memory != "none" else "memory" for each in (best, now)]
-    return Line(n_gpus, memory, parts, streaming, by_columns, sum(now.values()), *names)
+    line = Line(n_gpus, memory, parts, streaming, by_columns, sum(now.values()), *names)
+    n_used = shape.gpus_that_share(n_gpus)
+    if n_used == n_gpus:
+        return line
+    fewer = line_of(shape, n_used, found, hosts, place)
+    return line._replace(today=fewer.today, longest_today=fewer.longest_today)
 
 
 def longest(seconds: Mapping[str, float]) -> str:

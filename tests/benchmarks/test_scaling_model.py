@@ -55,7 +55,7 @@ def test_a_case_that_is_off_shows_when_it_is_left_out() -> None:
 
 def row_of(case: str, contender: str, seconds: float, **more: Any) -> dict[str, Any]:
     """A row as `many_gpus` records it."""
-    config = {"n_rows": 1000, "n_features": 9, "params": {"max_depth": 4}, "trees": 100, **more.pop("config", {})}
+    config = {"n_rows": 10_000_000, "n_features": 9, "params": {"max_depth": 4}, "trees": 100, **more.pop("config", {})}
     return {
         "case": case, "contender": contender, "seconds": seconds, "repeat": 0, "gpu": "NVIDIA H100", "date": "2026-02",
         "config": config, **more,
@@ -73,14 +73,19 @@ def test_the_newest_rows_that_can_be_told() -> None:
                config={"trees": 20, "params": {"max_depth": 4, "num_class": 4}}),
         row_of("steps", "daskboost on 1", 1.0, config={"params": {"max_depth": 0, "grow_policy": "lossguide"}}),
         row_of("noise", "daskboost on 1", -1.0),
+        row_of("small", "daskboost on 2", 3.0, config={"n_rows": 1000}),
+        row_of("small", "daskboost on 2", 4.0, config={"n_rows": 1000}, date="2027-01"),
     ]  # fmt: skip
     found = {(row.case, row.where): row for row in measured(rows, [])}
     assert {key: row.seconds for key, row in found.items()} == {
-        ("a", "2 GPUs"): 2.0, ("a", "alone"): 5.0, ("classes", "1 GPU"): 2.0,
+        ("a", "2 GPUs"): 2.0, ("a", "alone"): 5.0, ("classes", "1 GPU"): 2.0, ("small", "2 GPUs"): 3.0,
+        ("small", "1 of 2"): 4.0,
     }  # fmt: skip
     assert found["a", "2 GPUs"].spread == 0.75
-    assert (found["a", "2 GPUs"].n_gpus, found["a", "alone"].n_gpus) == (2, 1)
-    assert found["classes", "1 GPU"].shape == Shape(1000, 9, 4, 4)
+    assert {key: row.n_gpus for key, row in found.items()} == {
+        ("a", "2 GPUs"): 2, ("a", "alone"): 1, ("classes", "1 GPU"): 1, ("small", "2 GPUs"): 2, ("small", "1 of 2"): 1,
+    }  # fmt: skip
+    assert found["classes", "1 GPU"].shape == Shape(10_000_000, 9, 4, 4)
 
 
 def test_joined_hosts_add_steps_and_bytes() -> None:
@@ -101,9 +106,11 @@ def test_what_ends_scaling_is_named() -> None:
     assert (huge.memory, huge.longest) == ("none", "memory")
     streamed = line_of(Shape(10**9, 100, 8), 1, TRUE, hosts, place)
     assert (streamed.memory, streamed.longest) == ("streams", "streaming") and streamed.today == streamed.by_rows
-    far = line_of(Shape(44_000_000, 28, 8), 64, TRUE, hosts, place)
+    far = line_of(Shape(44_000_000, 28, 8), 32, TRUE, hosts, place)
     assert (far.longest, far.longest_today) == ("meetings", "messages")
-    assert far.today > 64 * 8 * 1e-3 and far.by_columns == math.inf
+    assert far.today > 32 * 8 * 1e-3 and far.by_columns == math.inf
+    few = line_of(Shape(2**20 * 4, 32, 8), 1024, TRUE, hosts, place)
+    assert few.today == line_of(Shape(2**20 * 4, 32, 8), 4, TRUE, hosts, place).today, "each has 32 MB of bins"
     wide = line_of(Shape(400_000, 2000, 8), 2, TRUE, hosts, place)
     assert wide.today == wide.by_columns < wide.by_rows
 
