@@ -10,7 +10,8 @@ A tree of d levels on n GPUs, each with 1/n of the rows, takes
 
 `bins` are the bytes of a row's bins as they lie, in groups of 32 features. Of a level below the root half of the rows
 are added up, since the other half follows by subtraction; all are moved to their nodes. The trees of a round grow
-together where a loss has several outputs, so that a meeting serves them all.
+together where a loss has several outputs, so that a meeting serves them all. Where it is faster, as for wide data, GPUs
+share the features instead: each moves all rows, and what travels is one bit of a row and level.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from benchmarks.sparse_rows import SPARSE_WORKLOADS
 from daskboost.cluster.dask_data import SHARE_BYTES
-from daskboost.devices.budget.partition import LINK_BYTES_S, PAIR_BYTES
+from daskboost.devices.budget.partition import LINK_BYTES_S, PAIR_BYTES, SIDES_S
 from daskboost.devices.gpu.rows.feature_groups import MOST_COLUMNS
 
 FEWEST_TREES = 50
@@ -57,6 +59,10 @@ class Shape(NamedTuple):
     def gpus_that_share(self, n_gpus: int) -> int:
         """Return how many of so many GPUs a fit takes: fewer where the data are small."""
         return min(n_gpus, max(1, self.n_rows * self.n_features // SHARE_BYTES["cuda"]))
+
+    def share_of_features(self, n_gpus: int) -> Shape:
+        """Return what each of so many GPUs has where they share the features."""
+        return self._replace(n_features=-(-self.n_features // n_gpus))
 
     @property
     def n_meetings(self) -> int:
@@ -118,7 +124,7 @@ class Seconds(NamedTuple):
     meetings: float
     """Latency."""
     sums: float
-    """Bytes of histograms that travel."""
+    """Bytes that travel: histograms, or sides of rows."""
 
     @property
     def all(self) -> float:
@@ -136,13 +142,32 @@ def searches_s(shape: Shape, found: Parameters) -> float:
     return HISTOGRAM_PASSES * shape.histogram_bytes / found.bytes_s
 
 
-def tree(shape: Shape, n_gpus: int, found: Parameters) -> Seconds:
+def by_rows(shape: Shape, n_gpus: int, found: Parameters) -> Seconds:
     """What a tree takes on GPUs of one host that share the rows."""
-    meetings = shape.n_meetings * math.log2(n_gpus) * found.meeting_s / shape.n_outputs
     sums = ring_bytes(shape.histogram_bytes, n_gpus) / LINK_BYTES_S
     return Seconds(
-        rows_s(shape, found, shape.n_rows / n_gpus), searches_s(shape, found), found.tree_s, meetings, sums
+        rows_s(shape, found, shape.n_rows / n_gpus), searches_s(shape, found), found.tree_s,
+        meetings_s(shape, n_gpus, found), sums,
     )  # fmt: skip
+
+
+def by_columns(shape: Shape, n_gpus: int, found: Parameters, link_bytes_s: float = LINK_BYTES_S) -> Seconds:
+    """What a tree takes on GPUs that share the features, and tell each other the sides of rows at that rate."""
+    own = shape.share_of_features(n_gpus)
+    sides = shape.depth * (ring_bytes(shape.n_rows / 8, n_gpus) / link_bytes_s + SIDES_S * (n_gpus > 1))
+    return Seconds(
+        rows_s(own, found, own.n_rows), searches_s(own, found), found.tree_s, meetings_s(shape, n_gpus, found), sides
+    )  # fmt: skip
+
+
+def meetings_s(shape: Shape, n_gpus: int, found: Parameters) -> float:
+    """Seconds of a tree's share of what the meetings of a round take."""
+    return shape.n_meetings * math.log2(n_gpus) * found.meeting_s / shape.n_outputs
+
+
+def tree(shape: Shape, n_gpus: int, found: Parameters) -> Seconds:
+    """What a tree takes on GPUs of one host, which share what is faster."""
+    return min(by_rows(shape, n_gpus, found), by_columns(shape, n_gpus, found), key=lambda each: each.all)
 
 
 def ring_bytes(n_bytes: float, n: int) -> float:
@@ -175,7 +200,7 @@ def left_out(rows: Sequence[Measured]) -> list[tuple[Measured, float]]:
 
 
 def measured(many_gpus: Iterable[Mapping[str, Any]], gpu_speed: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The newest row of each case and number of GPUs that can be told, of one kind of GPU and trees grown by levels."""
+    """The newest row of each case and number of GPUs that can be told, of one kind of GPU."""
     newest: dict[tuple[str, str], Measured] = {}
     for row in (*of_clusters(many_gpus), *of_one_gpu(gpu_speed)):
         before = newest.get((row.case, row.where))
@@ -185,7 +210,7 @@ def measured(many_gpus: Iterable[Mapping[str, Any]], gpu_speed: Iterable[Mapping
 
 
 def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
-    """Rows of `many_gpus`: ours, of fits long enough, the repeats of a run together."""
+    """Ours of `many_gpus`, the repeats of a run together: dense rows, trees by levels, fits that are long enough."""
     repeats: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["contender"].startswith("daskboost") and "repeat" in row and DEVICE in row["gpu"]:
@@ -194,7 +219,8 @@ def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
         config = of_run[0]["config"]
         params, trees = config["params"], config["trees"]
         n_outputs = params.get("num_class", 1)
-        if (trees - max(1, trees // 5)) * n_outputs < FEWEST_TREES or params.get("grow_policy") == "lossguide":
+        is_odd = params.get("grow_policy") == "lossguide" or config["workload"] in SPARSE_WORKLOADS
+        if is_odd or (trees - max(1, trees // 5)) * n_outputs < FEWEST_TREES:
             continue
         shape = Shape(config["n_rows"], config["n_features"], params["max_depth"], n_outputs)
         n_gpus = 1 if contender.endswith("alone") else int(contender.split()[-1])

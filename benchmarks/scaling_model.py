@@ -60,7 +60,7 @@ def as_ms(seconds: float) -> str:
 
 def print_table(shape: Shape, lines: Sequence[Line], half: int) -> None:
     """Print what trees of a shape take."""
-    where = f"less than half of a tree by rows is work on rows from {half:,} GPUs on"
+    where = f"less than half of a tree by rows is work on rows from {half:,} GPU{'s' * (half > 1)} on"
     print(f"\n{shape.n_rows:,} x {shape.n_features}; {where}")
     heads = ("GPUs", "memory", *Seconds._fields, "streaming", "by rows", "by columns", "today")
     print(" ".join(f"{head:>10}" for head in heads), " longest; today")

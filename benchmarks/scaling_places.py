@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.scaling_fit import Parameters, Seconds, Shape, ring_bytes, rows_s, searches_s, tree
+from benchmarks.scaling_fit import Parameters, Seconds, Shape, by_columns, by_rows, ring_bytes, rows_s
 from daskboost import plan
-from daskboost.devices.budget.partition import LINK_BYTES_S, SIDES_S
+from daskboost.devices.budget.partition import LINK_BYTES_S
 from daskboost.params import parse_bytes
 
 BUS_BYTES_S = 55.4e9
@@ -108,7 +108,7 @@ def joined(shape: Shape, n_gpus: int, found: Parameters, place: Place) -> Second
     """A tree on GPUs that are all joined: sums meet within a host, then between hosts, each of whose GPUs has its share
     of them."""
     of_host, n_hosts = min(n_gpus, place.gpus_per_host), -(-n_gpus // place.gpus_per_host)
-    alone = tree(shape, of_host, found)
+    alone = by_rows(shape, of_host, found)
     steps = shape.n_meetings * math.log2(n_hosts) * place.network_s / shape.n_outputs
     sent_s = ring_bytes(shape.histogram_bytes, n_hosts) / of_host / place.network_bytes_s
     of_rows = rows_s(shape, found, shape.n_rows / n_gpus)
@@ -116,17 +116,9 @@ def joined(shape: Shape, n_gpus: int, found: Parameters, place: Place) -> Second
 
 
 def shared_by_columns(shape: Shape, n_gpus: int, found: Parameters, place: Place) -> Seconds:
-    """A tree on GPUs that each have all rows and a share of the features: one bit of a row travels a level."""
-    own = share_of(shape, n_gpus)
+    """A tree on GPUs that are all joined, and share the features."""
     rate = LINK_BYTES_S if n_gpus <= place.gpus_per_host else place.network_bytes_s
-    sides_s = shape.depth * (ring_bytes(shape.n_rows / 8, n_gpus) / rate + SIDES_S)
-    met = joined(shape, n_gpus, found, place)
-    return Seconds(rows_s(own, found, own.n_rows), searches_s(own, found), met.launches, met.meetings, sides_s)
-
-
-def share_of(shape: Shape, n_gpus: int) -> Shape:
-    """What a GPU has where features are shared."""
-    return shape._replace(n_features=-(-shape.n_features // n_gpus))
+    return by_columns(shape, n_gpus, found, rate)._replace(meetings=joined(shape, n_gpus, found, place).meetings)
 
 
 @cache
@@ -150,17 +142,18 @@ def line_of(shape: Shape, n_gpus: int, found: Parameters, hosts: HostPath, place
     memory, streamed, without_host = memory_of(shape, n_gpus, place.device_memory)
     streaming = streamed / BUS_BYTES_S
     parts, of_columns = joined(shape, n_gpus, found, place), shared_by_columns(shape, n_gpus, found, place)
-    has_room = 1 < n_gpus <= shape.n_features and memory_of(share_of(shape, n_gpus), 1, place.device_memory)[2]
-    by_columns = of_columns.all if has_room else math.inf
+    own = shape.share_of_features(n_gpus)
+    has_room = 1 < n_gpus <= shape.n_features and memory_of(own, 1, place.device_memory)[2]
+    columns_s = of_columns.all if has_room else math.inf
     best = {"streaming": streaming, **parts._asdict()}
-    if by_columns < sum(best.values()):
+    if columns_s < sum(best.values()):
         best = of_columns._asdict()
     now = best
     if n_gpus > 1 and not (without_host and n_gpus <= place.gpus_per_host):
         of_hosts = {"messages": hosts.messages(shape, n_gpus), "sums": hosts.sums(shape, n_gpus)}
         now = {"streaming": streaming, **parts._asdict(), "meetings": 0.0, **of_hosts}
     names = [longest(each) if memory != "none" else "memory" for each in (best, now)]
-    line = Line(n_gpus, memory, parts, streaming, by_columns, sum(now.values()), *names)
+    line = Line(n_gpus, memory, parts, streaming, columns_s, sum(now.values()), *names)
     n_used = shape.gpus_that_share(n_gpus)
     if n_used == n_gpus:
         return line

@@ -12,7 +12,18 @@ import pytest
 from cluster.test_trees_together import SIZE
 
 from benchmarks import scaling_model
-from benchmarks.scaling_fit import Measured, Parameters, Shape, errors, fit, left_out, measured, tree
+from benchmarks.scaling_fit import (
+    Measured,
+    Parameters,
+    Shape,
+    by_columns,
+    by_rows,
+    errors,
+    fit,
+    left_out,
+    measured,
+    tree,
+)
 from benchmarks.scaling_places import (
     THROUGH_HOSTS,
     HostPath,
@@ -30,7 +41,7 @@ FITTED = Parameters(2.7e-4, 3.4e12, 52.0, 4.3e-5)
 TRUE = Parameters(4e-4, 2e12, 70.0, 6e-5)
 SHAPES = (
     Shape(20_000, 50, 6), Shape(1_000_000, 28, 6), Shape(44_000_000, 28, 8), Shape(30_000_000, 100, 8),
-    Shape(4_660_000, 200, 6, 80), Shape(10_000_000, 300, 4),
+    Shape(4_660_000, 200, 6, 80), Shape(10_000_000, 300, 4), Shape(400_000, 2000, 8),
 )  # fmt: skip
 
 
@@ -47,6 +58,13 @@ def test_known_parameters_are_found() -> None:
     assert all(abs(error) < 1e-3 for _, error in left_out(made_up()))
 
 
+def test_gpus_share_what_is_faster() -> None:
+    wide, narrow = SHAPES[-1], SHAPES[2]
+    assert tree(wide, 2, TRUE) == by_columns(wide, 2, TRUE)
+    assert tree(narrow, 2, TRUE) == by_rows(narrow, 2, TRUE)
+    assert by_columns(wide, 1, TRUE) == by_rows(wide, 1, TRUE)
+
+
 def test_a_case_that_is_off_shows_when_it_is_left_out() -> None:
     by_case = {row.case: error for row, error in left_out(made_up(off=2.0))}
     assert by_case["2"] == pytest.approx(-0.5, abs=1e-3)
@@ -55,7 +73,8 @@ def test_a_case_that_is_off_shows_when_it_is_left_out() -> None:
 
 def row_of(case: str, contender: str, seconds: float, **more: Any) -> dict[str, Any]:
     """A row as `many_gpus` records it."""
-    config = {"n_rows": 10_000_000, "n_features": 9, "params": {"max_depth": 4}, "trees": 100, **more.pop("config", {})}
+    usual = {"workload": "higgs", "n_rows": 10_000_000, "n_features": 9, "params": {"max_depth": 4}, "trees": 100}
+    config = {**usual, **more.pop("config", {})}
     return {
         "case": case, "contender": contender, "seconds": seconds, "repeat": 0, "gpu": "NVIDIA H100", "date": "2026-02",
         "config": config, **more,
@@ -73,6 +92,7 @@ def test_the_newest_rows_that_can_be_told() -> None:
                config={"trees": 20, "params": {"max_depth": 4, "num_class": 4}}),
         row_of("steps", "daskboost on 1", 1.0, config={"params": {"max_depth": 0, "grow_policy": "lossguide"}}),
         row_of("noise", "daskboost on 1", -1.0),
+        row_of("sparse", "daskboost on 1", 1.0, config={"workload": "words"}),
         row_of("small", "daskboost on 2", 3.0, config={"n_rows": 1000}),
         row_of("small", "daskboost on 2", 4.0, config={"n_rows": 1000}, date="2027-01"),
     ]  # fmt: skip
@@ -91,7 +111,7 @@ def test_the_newest_rows_that_can_be_told() -> None:
 def test_joined_hosts_add_steps_and_bytes() -> None:
     shape, place = Shape(10**9, 100, 8), Place(gpus_per_host=4)
     one, two = (joined(shape, n, TRUE, place) for n in (4, 8))
-    assert one == tree(shape, 4, TRUE)
+    assert one == tree(shape, 4, TRUE) == by_rows(shape, 4, TRUE)
     assert two.rows == one.rows / 2 and two.launches == one.launches
     assert two.meetings == one.meetings + 10 * place.network_s
     assert two.sums == one.sums + shape.histogram_bytes / 4 / place.network_bytes_s
