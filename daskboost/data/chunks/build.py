@@ -60,6 +60,9 @@ M = TypeVar("M", bound=Mergeable)
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
+    threads: int
+    """Those of this process that may work on what partitions reported."""
+
     def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
         """Rows of each partition, and the sum of `function(batch, threads=...)` over all partitions."""
         ...
@@ -291,7 +294,7 @@ def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int |
         return runner.fold(source, again)[1]
 
     assert total.sketch is not None
-    return cuts_of_sketch(total.sketch, read_again, max_bin)
+    return cuts_of_sketch(total.sketch, read_again, max_bin, runner.threads)
 
 
 def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, device_bytes: int | None, threads: int

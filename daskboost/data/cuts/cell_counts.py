@@ -6,17 +6,22 @@ heavy cells are counted again, finer, in another pass over the data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from daskboost.dtypes import Bool, Int64, UInt32, UInt64
+from daskboost.dtypes import Bool, Int64, UInt32
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
     from daskboost.data.cuts.sketch import DataSketch
+    from daskboost.devices.cpu.cuts import FeatureCells
 
+T = TypeVar("T")
+LEAST_CELLS = 1 << 17
+"""Least cells that a thread is worth: it looks at them in a fifth of a millisecond."""
 RANK_ERROR_PARTS = 5  # cells of several values hold at most 1 / (5 max_bin) of the weight: rank error 0.2 / max_bin
 CHANGED = "data: it changed between two passes; persist it, or make its source repeatable"
 _REFINED_CELLS = 128  # per heavy cell: each pass resolves at least seven more bits of the 32
@@ -68,30 +73,31 @@ class CellCounts:
     def n_features(self) -> int:
         return len(self.offsets) - 1
 
-    @property
-    def features(self) -> Int64:
-        """The feature of each cell; int64, shape (cells,)."""
-        return np.repeat(np.arange(self.n_features), np.diff(self.offsets))
+    def _kernel_cells(self) -> FeatureCells:
+        """The cells as kernels take them."""
+        from daskboost.devices.cpu.cuts import FeatureCells
 
-    def _reduced(self, operation: np.ufunc) -> Int64:
-        """An operation over the counts of each feature, 0 without any; int64, shape (features,)."""
-        filled = np.diff(self.offsets) > 0
-        found = np.zeros(self.n_features, np.int64)
-        found[filled] = operation.reduceat(self.counts, self.offsets[:-1][filled])
-        return found
+        return FeatureCells(self.offsets, self.lower, self.upper, self.counts)
 
-    def heavy(self, max_bin: int) -> Refinement | None:
+    def heavy(self, max_bin: int, threads: int = 1) -> Refinement | None:
         """The cells of several values that weigh more than 0.2 / max_bin of their feature; None if there are none."""
-        allowed = self._reduced(np.add) // (RANK_ERROR_PARTS * max_bin)
-        if (self._reduced(np.maximum) <= allowed).all():  # mostly; then cells are not looked at one by one
+        filled, parts = np.diff(self.offsets) > 0, RANK_ERROR_PARTS * max_bin
+        starts = self.offsets[:-1][filled]
+        if not len(starts):
             return None
-        heavy = (self.lower < self.upper) & (self.counts > np.repeat(allowed, np.diff(self.offsets)))
-        if not heavy.any():
+        most, totals = (operation.reduceat(self.counts, starts) for operation in (np.maximum, np.add))
+        if (most <= totals // parts).all():  # mostly; then cells are not looked at one by one
             return None
-        per_feature = np.bincount(self.features[heavy], minlength=self.n_features)
-        return Refinement(_offsets(per_feature), self.lower[heavy], self.upper[heavy])
+        from daskboost.devices.cpu.cuts import mark_heavy
 
-    def refined(self, refinement: Refinement, finer: DataSketch) -> CellCounts:
+        is_heavy, n_heavy = np.empty(len(self.lower), np.bool_), np.empty(self.n_features, np.int64)
+        cells = self._kernel_cells()
+        by_features(lambda first, last: mark_heavy(cells, parts, first, last, is_heavy, n_heavy), self.offsets, threads)
+        if not n_heavy.any():
+            return None
+        return Refinement(_offsets(n_heavy), self.lower[is_heavy], self.upper[is_heavy])
+
+    def refined(self, refinement: Refinement, finer: DataSketch, threads: int = 1) -> CellCounts:
         """These cells with the heavy ones replaced by their finer counts.
 
         Parameters
@@ -106,26 +112,28 @@ class CellCounts:
         DataError
             If the finer counts do not add up to the replaced ones: the data changed between the passes.
         """
+        from daskboost.devices.cpu.cuts import FeatureCells, refine_cells
+
         inner = finer.cells()
-        places, inner_places = _places(self), _places(inner)
-        heavy = np.isin(places, _places(refinement))
-        replaced = np.zeros(self.n_features, np.int64)
-        np.add.at(replaced, self.features[heavy], self.counts[heavy])
-        if not np.array_equal(replaced, inner._reduced(np.add)):
+        lengths = np.diff(self.offsets) - np.diff(refinement.offsets) + np.diff(inner.offsets)
+        offsets = _offsets(lengths)
+        n = int(offsets[-1])
+        cells, within = self._kernel_cells(), inner._kernel_cells()
+        out = FeatureCells(offsets, np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.int64))
+        if not all(by_features(lambda first, last: refine_cells(
+            cells, refinement.offsets, refinement.lower, within, first, last, out
+        ), offsets, threads)):  # fmt: skip
             raise DataError(CHANGED)
-        places = np.concatenate([places[~heavy], inner_places])
-        order = np.argsort(places, kind="stable")
-        lower = np.concatenate([self.lower[~heavy], inner.lower])[order]
-        upper = np.concatenate([self.upper[~heavy], inner.upper])[order]
-        counts = np.concatenate([self.counts[~heavy], inner.counts])[order]
-        per_feature = np.bincount((places >> np.uint64(32)).astype(np.int64), minlength=self.n_features)
-        return CellCounts(_offsets(per_feature), lower, upper, counts, self.has_missing)
+        return CellCounts(*out, self.has_missing)
 
 
-def _places(cells: CellCounts | Refinement) -> UInt64:
-    """Feature times 2**32 plus least key of each cell: increasing."""
-    features = np.repeat(np.arange(len(cells.offsets) - 1, dtype=np.uint64), np.diff(cells.offsets))
-    return features << np.uint64(32) | cells.lower
+def by_features(kernel: Callable[[int, int], T], offsets: Int64, threads: int) -> list[T]:
+    """Run `kernel(first, last)` over features, whose cells begin at `offsets`, in ranges that are each worth a thread.
+    """
+    from daskboost.devices.cpu.threads import by_ranges
+
+    n_features = len(offsets) - 1
+    return by_ranges(kernel, n_features, threads, LEAST_CELLS * n_features // max(int(offsets[-1]), 1))
 
 
 def _offsets(lengths: Int64) -> Int64:

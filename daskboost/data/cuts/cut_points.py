@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.cuts.cell_counts import CellCounts, Refinement
+from daskboost.data.cuts.cell_counts import CellCounts, Refinement, by_features
 from daskboost.data.cuts.key_counts import values_of
 from daskboost.data.cuts.sketch import DataSketch
 from daskboost.devices.cpu.views import SlotLayout
@@ -40,14 +40,16 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     int64 array, shape (bins - 1,)
         Cells below each border: strictly increasing, within 1 and cells - 1.
     """
-    # Quantiles are rounded to integers: weights that count rows must be the same ones as counts to round alike.
-    if weights.min() > 1:
-        weights = weights // np.gcd.reduce(weights)
-    heavy = _heavy_cells(weights, max_bin)
-    running = np.zeros(len(weights) + 1, np.int64)
+    from daskboost.devices.cpu.cuts import divide_equally, heavy_divisor
+
+    divisor, has_heavy = heavy_divisor(weights, 0, len(weights), max_bin)
+    if not has_heavy:
+        evenly = np.empty(max_bin - 1, np.int64)
+        divide_equally(weights, 0, len(weights), divisor, evenly)
+        return evenly
+    weights = weights // divisor
+    heavy, running = _heavy_cells(weights, max_bin), np.zeros(len(weights) + 1, np.int64)
     np.cumsum(weights, out=running[1:])
-    if not heavy.any():
-        return _equal_weights(running, max_bin)[1:-1]
     # Runs of light cells lie between heavy ones; a run is [start, stop).
     bounds = np.flatnonzero(np.diff(np.concatenate([[True], heavy, [True]])))
     starts, stops = bounds[0::2], bounds[1::2]
@@ -55,7 +57,9 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     borders = [np.flatnonzero(heavy), np.flatnonzero(heavy) + 1]
     for start, stop, count in zip(starts.tolist(), stops.tolist(), bins.tolist(), strict=True):
         if count > 0:
-            borders.append(start + _equal_weights(running[start : stop + 1] - running[start], count))
+            inner = np.empty(count - 1, np.int64)
+            divide_equally(weights, start, stop, 1, inner)
+            borders.append(np.concatenate([[start], start + inner, [stop]]))
     chosen = np.unique(np.concatenate(borders))
     # A run without a bin joins the heavy cell above it, or the one below if it is the last.
     empty = bins == 0
@@ -66,8 +70,6 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
 def _heavy_cells(weights: Int64, max_bin: int) -> Bool:
     """Which cells weigh at least the mean bin of what remains once heavier ones have bins of their own."""
     heavy = np.zeros(len(weights), bool)
-    if weights.max() < -(-weights.sum() // max_bin):
-        return heavy
     order = np.argsort(-weights, kind="stable")[:max_bin]
     heaviest = weights[order]
     rest = weights.sum() - (np.cumsum(heaviest) - heaviest)
@@ -95,18 +97,6 @@ def _apportion(weights: Int64, cells: Int64, bins: int) -> Int64:
         shares[run] += 1
         heapq.heapreplace(queue, (-weights[run] / shares[run], run))
     return shares
-
-
-def _equal_weights(running: Int64, bins: int) -> Int64:
-    """Borders of `bins` bins of about equal weight, both ends included, given the running weight at each border."""
-    last, total = len(running) - 1, int(running[-1])
-    inner = np.arange(1, bins)
-    targets = inner * (total // bins) + inner * (total % bins) // bins
-    above = np.searchsorted(running, targets)
-    nearest = np.where(targets - running[above - 1] <= running[above] - targets, above - 1, above)
-    # Strictly increasing, and room for the cells of every bin on either side.
-    spread = np.maximum.accumulate(np.maximum(nearest - inner, 0)) + inner
-    return np.concatenate([[0], np.minimum(spread, last - bins + inner), [last]])
 
 
 PRESENT_THRESHOLD = np.float32(np.finfo(np.float32).max)
@@ -215,7 +205,8 @@ def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> b
     return bool(rises.all())
 
 
-def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch], max_bin: int) -> Cuts:
+def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch], max_bin: int, threads: int = 1
+                   ) -> Cuts:  # fmt: skip
     """Choose cut points from a sketch, and from as many further reads as the guarantee needs: mostly none, up to three.
 
     Parameters
@@ -226,14 +217,16 @@ def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch
         Reads the whole data again and counts it in the finer cells that it is given.
     max_bin : int
         As for :func:`make_cuts`.
+    threads : int, default 1
+        That may share in the work.
     """
     cells = sketch.cells()
-    while (refinement := cells.heavy(max_bin)) is not None:
-        cells = cells.refined(refinement, refine(refinement))
-    return make_cuts(cells, max_bin)
+    while (refinement := cells.heavy(max_bin, threads)) is not None:
+        cells = cells.refined(refinement, refine(refinement), threads)
+    return make_cuts(cells, max_bin, threads)
 
 
-def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
+def make_cuts(cells: CellCounts, max_bin: int, threads: int = 1) -> Cuts:
     """Choose cut points.
 
     A feature of at most `max_bin` cells gets a bin per cell: per distinct value, since cells are single values then.
@@ -248,6 +241,8 @@ def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
         Of the whole data.
     max_bin : int
         The most bins of a feature, 2 to 65,535; missing values do not count as a bin.
+    threads : int, default 1
+        That may share in the work.
 
     Raises
     ------
@@ -260,14 +255,27 @@ def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
     # Whether a cut point follows a cell; first, behind every cell that has a neighbour above it.
     cut_after = np.ones(len(cells.lower), bool)
     cut_after[cells.offsets[1:][lengths > 0] - 1] = False
-    for feature in np.flatnonzero(lengths > max_bin).tolist():
-        own = slice(cells.offsets[feature], cells.offsets[feature + 1])
-        cut_after[own] = False
-        cut_after[own.start + choose_borders(cells.counts[own], max_bin) - 1] = True
+    if (lengths > max_bin).any():
+        _divide(cells, max_bin, cut_after, threads)
     below = np.flatnonzero(cut_after)
     offsets = np.searchsorted(below, cells.offsets).astype(np.int32)
     values = _midpoints(values_of(cells.upper[below]), values_of(cells.lower[below + 1]))
     return Cuts(values, offsets, cells.has_missing).validate()
+
+
+def _divide(cells: CellCounts, max_bin: int, cut_after: Bool, threads: int) -> None:
+    """Divide the cells of each feature that has more than `max_bin`."""
+    from daskboost.devices.cpu.cuts import cut_features
+
+    offsets, counts, is_left = cells.offsets, cells.counts, np.zeros(cells.n_features, np.bool_)
+
+    def cut(first: int, last: int) -> None:
+        cut_features(offsets, counts, np.empty(max_bin - 1, np.int64), first, last, cut_after, is_left)
+
+    by_features(cut, offsets, threads)
+    for feature in np.flatnonzero(is_left).tolist():
+        own = slice(offsets[feature], offsets[feature + 1])
+        cut_after[own.start + choose_borders(counts[own], max_bin) - 1] = True
 
 
 def _midpoints(low: Float32, high: Float32) -> Float32:
