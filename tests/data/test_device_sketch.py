@@ -84,6 +84,30 @@ def test_the_cpus_bytes(
             assert dump(fine[1]) == dump(fine[0])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("capacity", [2, 700])
+def test_blocks_counted_together_are_one(
+    runtime: Runtime, weighted: bool, capacity: int, rng: np.random.Generator
+) -> None:
+    """Whatever their orders of axes; one of them is empty."""
+    values, exponent = table(900, rng), 40 if weighted else None
+    weight = np.where(rng.random(900) < 0.2, 0, rng.random(900) * 5).astype(np.float32) if weighted else None
+    rows = [slice(0, 300), slice(300, 300), slice(300, 650), slice(650, 900)]
+    blocks: list[sketch.Weighted] = [
+        (device_dense(runtime, order(values[own])), None if weight is None else weight[own])
+        for own, order in zip(rows, [np.asfortranarray, np.ascontiguousarray] * 2, strict=True)
+    ]
+    if weight is not None:
+        blocks[0] = blocks[0][0], looked_at(runtime, runtime.xp.asarray(weight[rows[0]]))
+    options: dict[str, Any] = {"weight_exponent": exponent}
+    expected = sketch_batch(DenseRows(values), weight, capacity=capacity, **options)
+    assert dump(sketch_batch(*blocks[0], capacity=capacity, beside=blocks[1:], **options)) == dump(expected)
+    refinement = expected.cells().heavy(20)
+    if refinement is not None:
+        fine = refine_batch(DenseRows(values), weight, refinement, **options)
+        assert dump(refine_batch(*blocks[0], refinement, beside=blocks[1:], **options)) == dump(fine)
+
+
 def test_the_naive_twins_numbers(runtime: Runtime, rng: np.random.Generator) -> None:
     values = table(60, rng)[:, [0, 3, 6]]
     weight = rng.integers(0, 3, 60).astype(np.float32)
@@ -183,7 +207,7 @@ def test_hundreds_of_thin_columns_are_sorted(
     monkeypatch.setattr(type(runtime), "free_bytes", free)
     capacities, columns = np.full(n_columns, 64, np.int64), np.arange(n_columns)
     wanted = sketch.Counting(columns, capacities, scratch_bytes=scratch)
-    counted, missing = sketch.count_on_device(device_sparse(runtime, host), np.empty(0, np.int64), wanted)
+    counted, missing = sketch.count_on_device([(device_sparse(runtime, host), np.empty(0, np.int64))], wanted)
     expected = sketch_batch(host, capacity=64)
     assert sum(found) == n_sorted
     assert dump(DataSketch(counted, missing)) == dump(expected)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import Matrix
 from daskboost.devices.gpu.quantize.sketch import (
     BATCH_ENTRY_SERIES,
+    Block,
     Entries,
     Intervals,
     count_keys,
@@ -65,31 +67,37 @@ class Counting:
     """Bytes of a GPU's memory that counting may use; None for what is free."""
 
 
-def count_on_device(features: DeviceRows, weights: Any, wanted: Counting) -> tuple[KeyTable, Int64]:
+def count_on_device(rows: Sequence[tuple[DeviceRows, Any]], wanted: Counting) -> tuple[KeyTable, Int64]:
     """Count the keys of some columns: a series per column, and rows without a value.
 
-    `weights` : int64 array, shape (rows,) or (0,), on the host or on the device of the features.
+    `rows` : features and int64 weights of blocks on one GPU, these of shape (rows,) or (0,), on the host or there; of
+    several blocks all are dense.
     """
-    runtime = features.runtime
-    on_device = weights if len(weights) else None
-    if isinstance(on_device, np.ndarray):
-        on_device = to_device(runtime, on_device)
-    source, on_device = features.series(on_device)
-    columns, refinement = wanted.columns, wanted.refinement
-    missing = features.missing_values()[columns]
+    runtime = rows[0][0].runtime
+    columns, refinement, threads = wanted.columns, wanted.refinement, wanted.threads
+    blocks, missing, n_rows = [], np.zeros(len(columns), np.int64), 0
+    for features, weights in rows:
+        weights = weights if len(weights) else None
+        if isinstance(weights, np.ndarray):
+            weights = to_device(runtime, weights)
+        blocks.append(Block(*features.series(weights)))
+        missing += features.missing_values()[columns]
+        n_rows += features.n_rows
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
-    own, present = wanted.capacities[columns], features.n_rows - missing
+    own, present = wanted.capacities[columns], n_rows - missing
     thin = present <= own
-    rest = (on_device, intervals, wanted.scratch_bytes, wanted.threads)
+    rest = (intervals, wanted.scratch_bytes, threads)
+    source = blocks[0].values
     sort_bytes = 0 if intervals is not None else _room_to_sort(runtime, source, present[thin], wanted.scratch_bytes)
     if sort_bytes and isinstance(source, Entries):
-        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, on_device, wanted.threads)
+        weights = blocks[0].weights
+        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, weights, threads)
         if not thin.all():
-            found = joined(found, count_keys(runtime, source, columns[~thin], own[~thin], *rest), thin)
+            found = joined(found, count_keys(runtime, blocks, columns[~thin], own[~thin], *rest), thin)
     else:
-        found = count_keys(runtime, source, columns, own, *rest)
+        found = count_keys(runtime, blocks, columns, own, *rest)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
     return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing
@@ -198,6 +206,10 @@ class DataSketch:
         return CellCounts(table.offsets, table.lower, table.upper, table.counts[:, 0], self.missing > 0)
 
 
+Weighted = tuple[AnyFeatures, Float32 | DeviceColumn | None]
+"""Features of rows, and their weights."""
+
+
 def sketch_batch(
     features: AnyFeatures,
     weight: Float32 | DeviceColumn | None = None,
@@ -206,6 +218,7 @@ def sketch_batch(
     weight_exponent: int | None = None,
     max_workers: int = 1,
     device_bytes: int | None = None,
+    beside: Sequence[Weighted] = (),
 ) -> DataSketch:
     """Sketch one batch of rows.
 
@@ -224,16 +237,17 @@ def sketch_batch(
     device_bytes : int, optional
         Of a GPU's memory, what may be taken beside features that lie there; with less, fewer features are counted at a
         time, one at least.
+    beside : sequence of (features, weight), optional
+        Batches that are counted together with this one: all of them dense rows in the memory of one GPU.
 
     Raises
     ------
     DataError
         If only one of `weight` and `weight_exponent` is given.
     """
-    weights = _checked_weights(features, weight, weight_exponent)
     columns, capacities = np.arange(features.n_features), np.full(features.n_features, capacity, np.int64)
     wanted = Counting(columns, capacities, None, max_workers, _scratch_bytes(device_bytes))
-    return DataSketch(*_count(features, weights, wanted), weight_exponent)
+    return _sketch([(features, weight), *beside], wanted, weight_exponent)
 
 
 def refine_batch(
@@ -244,16 +258,21 @@ def refine_batch(
     weight_exponent: int | None = None,
     max_workers: int = 1,
     device_bytes: int | None = None,
+    beside: Sequence[Weighted] = (),
 ) -> DataSketch:
     """Sketch, of one batch of rows, only the values inside the heavy cells; other arguments as :func:`sketch_batch`.
 
     The capacity of each feature follows from the number of its heavy cells. Nothing is counted as missing.
     """
-    weights = _checked_weights(features, weight, weight_exponent)
     columns = np.flatnonzero(np.diff(refinement.offsets))
     wanted = Counting(columns, refinement.capacities, refinement, max_workers, _scratch_bytes(device_bytes))
-    table, missing = _count(features, weights, wanted)
-    return DataSketch(table, np.zeros_like(missing), weight_exponent)
+    found = _sketch([(features, weight), *beside], wanted, weight_exponent)
+    return replace(found, missing=np.zeros_like(found.missing))
+
+
+def _sketch(batches: Sequence[Weighted], wanted: Counting, exponent: int | None) -> DataSketch:
+    rows = [(features, _checked_weights(features, weight, exponent)) for features, weight in batches]
+    return DataSketch(*_count(rows, wanted), exponent)
 
 
 def _scratch_bytes(device_bytes: int | None) -> int | None:
@@ -275,14 +294,16 @@ def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | Non
     return integer_weights(host_column(weight), exponent)
 
 
-def _count(features: AnyFeatures, weights: Int64, wanted: Counting) -> tuple[KeyTable, Int64]:
+def _count(rows: Sequence[tuple[AnyFeatures, Int64]], wanted: Counting) -> tuple[KeyTable, Int64]:
     """Key counts of all features, empty but for the columns, and the missing values of these columns."""
+    features, weights = rows[0]
     if isinstance(features, UploadedRows):
         return _count_blocks(features, weights, wanted)
     missing, columns = np.zeros(features.n_features, np.int64), wanted.columns
+    on_gpu = [(each, own) for each, own in rows if isinstance(each, DeviceRows)]
     if isinstance(features, DeviceRows):
         with on_device(features.runtime):
-            table, missing[columns] = count_on_device(features, weights, wanted)
+            table, missing[columns] = count_on_device(on_gpu, wanted)
         return _spread(table, wanted), missing
     from daskboost.devices.cpu.sketch import select_keys
 
@@ -309,7 +330,7 @@ def _count_blocks(features: UploadedRows, weights: Int64, wanted: Counting) -> t
     total, missing = KeyTable.empty(wanted.capacities), np.zeros(features.n_features, np.int64)
     for start, block in features.blocks(threads=wanted.threads):
         own = weights[start : start + block.n_rows]
-        part, absent = _count(block, own, replace(wanted, scratch_bytes=features.scratch_bytes))
+        part, absent = _count([(block, own)], replace(wanted, scratch_bytes=features.scratch_bytes))
         del block  # before the next one comes
         total, missing = total.merged(part, wanted.threads), missing + absent
     return total, missing

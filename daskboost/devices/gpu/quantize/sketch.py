@@ -10,9 +10,9 @@ Between levels, 33 numbers per series come to the host, which decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ BATCH_ENTRY_SERIES = 512
 SERIES_BYTES = 20 << 20
 """What a series of at most 2**18 cells may take: 2**24 bits below the cells of a level as marks, counts and ranks, and
 as words twice as long, which join those of the level above."""
+ALIGNMENT = 16
+"""Bytes at whose multiples arrays begin that are copied to the device together."""
 SAMPLED = 64
 """One row in so many is looked at first, so that most bits and bounds are there when all threads start."""
 
@@ -49,6 +51,27 @@ class Entries:
     indices: DeviceArray
     values: DeviceArray
     n_features: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are counted: their values, and int64 weights, one per row (of entries, one per entry), or None for
+    ones. Rows of weight 0 are left out."""
+
+    values: Matrix | Entries
+    weights: DeviceArray | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Return the rows, of entries their number."""
+        return len(self.values.values)
+
+    def sampled(self, runtime: Runtime) -> Block | None:
+        """Return some of the rows of a matrix that has many; else None."""
+        if not isinstance(self.values, Matrix) or self.n_rows <= SAMPLED * THREADS:
+            return None
+        weights = None if self.weights is None else runtime.xp.ascontiguousarray(self.weights[::SAMPLED])
+        return Block(Matrix(self.values.values[::SAMPLED], self.values.missing), weights)
 
 
 @dataclass(frozen=True)
@@ -94,16 +117,16 @@ def joined(first: Counted, second: Counted, in_first: Bool) -> Counted:
     return found
 
 
-def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64,
-               weights: DeviceArray | None = None, intervals: Intervals | None = None,
-               scratch_bytes: int | None = None, threads: int = 1) -> Counted:  # fmt: skip
+def count_keys(runtime: Runtime, blocks: Sequence[Block], columns: Int64, capacities: Int64,
+               intervals: Intervals | None = None, scratch_bytes: int | None = None, threads: int = 1
+               ) -> Counted:  # fmt: skip
     """Count the keys of some columns in as fine cells as their capacities allow.
 
     Parameters
     ----------
+    blocks : sequence of Block
+        Rows that are counted together, one block at least; either all matrices or all entries.
     columns, capacities : int64 arrays, shape (series,)
-    weights : int64 array on the device, one per row (of entries, one per entry), or None for ones
-        Those of weight 0 are left out.
     intervals : Intervals, optional
         Of the series; other keys are left out.
     scratch_bytes : int, optional
@@ -111,43 +134,50 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
     threads : int, default 1
         That may copy cells to the host.
     """
-    step = BATCH_SERIES if isinstance(source, Matrix) else BATCH_ENTRY_SERIES
+    step = BATCH_SERIES if isinstance(blocks[0].values, Matrix) else BATCH_ENTRY_SERIES
     if scratch_bytes is not None:
         larger = max(1, int(capacities.max(initial=0)) >> 18)
         step = max(1, min(step, scratch_bytes // (SERIES_BYTES * larger)))
     batches = (  # one after the other: each has freed its bitmaps when the next begins
-        _Batch(runtime, source, columns[at], capacities[at], weights, None if intervals is None else intervals.of(at))
+        _Batch(runtime, blocks, columns[at], capacities[at], None if intervals is None else intervals.of(at))
         for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
     )
-    most = min(int(np.minimum(capacities, len(source.values)).sum()), int(source.values.size))
+    n_rows, n_values = (sum(sizes) for sizes in zip(*((b.n_rows, b.values.values.size) for b in blocks), strict=True))
+    most = min(int(np.minimum(capacities, n_rows).sum()), n_values)
     # Room for all batches, so that their cells need not be put together; the host has pages only for what is written.
     lower, upper, counts = np.empty(most, np.uint32), np.empty(most, np.uint32), np.empty(most, np.int64)
     bits, lengths, end = [], [], 0
+    coming: Download | None = None
     for batch in batches:
         found = batch.count()
         begin, end = end, end + len(found[0])
         rooms = lower[begin:end], upper[begin:end], counts[begin:end]
-        Download(runtime, list(zip(found, rooms, strict=True)), threads).wait()
+        if coming is not None:  # beside which this batch was counted
+            coming.wait()
+        coming = Download(runtime, list(zip(found, rooms, strict=True)), threads)
         bits.append(batch.bits)
         lengths.append(batch.lengths)
         del found
+    if coming is not None:
+        coming.wait()
     return Counted(np.concatenate(bits), np.concatenate(lengths), lower[:end], upper[:end], counts[:end])
 
 
 class _Batch:
     """Some series, counted together."""
 
-    def __init__(self, runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64,
-                 weights: DeviceArray | None, intervals: Intervals | None) -> None:  # fmt: skip
+    def __init__(self, runtime: Runtime, blocks: Sequence[Block], columns: Int64, capacities: Int64,
+                 intervals: Intervals | None) -> None:  # fmt: skip
         n = len(columns)
-        self._runtime, self._source, self._columns, self._capacities = runtime, source, columns, capacities
-        self._weights, self._intervals = weights, intervals
+        self._runtime, self._blocks, self._columns, self._capacities = runtime, blocks, columns, capacities
+        self._intervals = intervals
         self._widths, self._starts = np.zeros((n, MOST_LEVELS), np.int32), np.zeros((n, MOST_LEVELS), np.int64)
         self._depths, self.lengths = np.zeros(n, np.int32), np.zeros(n, np.int64)
         """Levels and, once counted, cells of each series."""
         self.bits = np.full(n, KEY_BITS, np.uint8)
         """The resolution of each series."""
         self._words = runtime.xp.zeros(0, np.uint64)
+        self._everything = self._selection(np.arange(n))
 
     def count(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Find the cells, then add all values to them: the least key of each, the greatest, and the count."""
@@ -155,34 +185,34 @@ class _Batch:
         xp, n = self._runtime.xp, int(self.lengths.sum())
         bounds, counts, ends = xp.zeros(n, np.uint64), xp.zeros(n, np.uint64), xp.empty((2, n), np.uint32)
         if n:
-            everything = np.arange(len(self._columns))
-            offsets = self._upload(np.cumsum(self.lengths) - self.lengths)
-            tree = (self._words, self._upload(self._starts), self._upload(self._widths), self._upload(self._depths))
-            self._launch("count", everything, *tree, offsets, bounds, counts)
+            offsets = np.cumsum(self.lengths) - self.lengths
+            tree = (self._words, *self._upload(self._starts, self._widths, self._depths, offsets))
+            for block in self._blocks:
+                self._launch("count", block, self._everything, *tree, bounds, counts)
             self._simple("part_bounds", n, bounds, n, ends[0], ends[1])
         return ends[0], ends[1], counts.view(np.int64)
 
     def _find_cells(self) -> None:
         """Grow the trees until every resolution is known."""
-        series = np.arange(len(self._columns))
+        series, selection = np.arange(len(self._columns)), self._everything
         above = np.ones(len(series), np.int64)  # cells of the level above, and where they are listed
         reached, width = np.zeros(len(series), np.int32), np.full(len(series), FIRST_BITS, np.int32)
         parents, parent_offsets = None, np.zeros(len(series), np.int64)
         for level in range(MOST_LEVELS):
             self._widths[series, level] = width
-            bitmap = self._bitmap(series, level, above)
-            self._mark_values(series, level, bitmap)
+            bits = reached + width
+            bitmap, listed = self._bitmap(series, level, above, parent_offsets, width, bits)
+            self._mark_values(selection, level, bitmap)
             ranks = self._ranks(bitmap)
             lengths = self._cells_of(bitmap, ranks)
-            bits = reached + width
-            cells = self._list(bitmap, ranks, int(lengths.sum()), width, bits, parents, parent_offsets)
+            cells = self._list(bitmap, ranks, int(lengths.sum()), parents, listed)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             occupied = self._occupied(cells, offsets, lengths)
             done, resolution = _resolutions(occupied, lengths, bits, self._capacities[series])
             self._widths[series[done], level] = np.minimum(resolution, bits)[done] - reached[done]
             if (self._widths[series, level] != width).any():
-                bitmap = self._bitmap(series, level, above)
-                self._mark_cells(series, level, bitmap, cells, offsets)
+                bitmap, (cell_offsets,) = self._bitmap(series, level, above, offsets)
+                self._mark_cells(level, bitmap, cells, cell_offsets)
                 ranks = self._ranks(bitmap)
             self._keep(series, level, bitmap, ranks)
             self.bits[series[done]] = resolution[done]
@@ -191,57 +221,59 @@ class _Batch:
             if done.all():
                 return
             series, reached, above = series[~done], bits[~done], lengths[~done]
+            if done.any():
+                selection = self._selection(series)
             parents, parent_offsets = cells, offsets[:-1][~done]
             width = np.where(above <= MORE_CELLS, MORE_NEXT_BITS, NEXT_BITS).astype(np.int32)
             width = np.minimum(width, KEY_BITS - reached).astype(np.int32)
         raise AssertionError("the levels do not reach all bits of a key")
 
-    def _bitmap(self, series: Int64, level: int, above: Int64) -> _Bitmap:
-        """Room for a bit below every cell of the level above."""
+    def _bitmap(self, series: Int64, level: int, above: Int64, *beside: npt.NDArray[np.signedinteger]
+                ) -> tuple[_Bitmap, tuple[DeviceArray, ...]]:  # fmt: skip
+        """Room for a bit below every cell of the level above; and what else is to be uploaded."""
         sizes = -(-(above << self._widths[series, level].astype(np.int64)) // 32)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._starts[series, level] = offsets[:-1]
-        return _Bitmap(self._runtime.xp.zeros(int(offsets[-1]), np.uint32), offsets, self._upload(offsets))
+        there, starts, widths, *rest = self._upload(offsets, self._starts[series], self._widths[series], *beside)
+        marks = self._runtime.xp.zeros(int(offsets[-1]), np.uint32)
+        return _Bitmap(marks, offsets, there, starts, widths), tuple(rest)
 
-    def _tree(self, series: Int64) -> tuple[DeviceArray, ...]:
-        return self._words, self._upload(self._starts[series]), self._upload(self._widths[series])
-
-    def _mark_values(self, series: Int64, level: int, bitmap: _Bitmap) -> None:
-        arguments: tuple[KernelArgument, ...] = (*self._tree(series), level, bitmap.marks)
-        if isinstance(self._source, Matrix) and self._source.n_rows > SAMPLED * THREADS:
-            self._launch("mark", series, *arguments, sampled=True)
-        self._launch("mark", series, *arguments)
-
-    def _launch(self, entry: str, series: Int64, *arguments: KernelArgument, sampled: bool = False) -> None:
-        """Launch a kernel over the values of some series."""
-        runtime, source, columns = self._runtime, self._source, self._columns[series]
-        selected: tuple[Any, ...] = (None, None, None)
-        if self._intervals is not None:
-            own = self._intervals.of(series)
-            selected = (self._upload(own.offsets), self._upload(own.lower), self._upload(own.upper))
-        if isinstance(source, Matrix):
-            weights = self._weights
-            if sampled:
-                source = Matrix(source.values[::SAMPLED], source.missing)
-                weights = None if weights is None else runtime.xp.ascontiguousarray(weights[::SAMPLED])
-            kernel = runtime.kernel("sketch", entry, SOURCE=0)
-            source.launch(runtime, kernel, self._upload(columns.astype(np.int32)), len(series), weights, *selected,
-                          *arguments)  # fmt: skip
-        elif len(source.values):
-            series_of = np.full(source.n_features, -1, np.int32)
+    def _selection(self, series: Int64) -> _Selection:
+        """Some series as kernels that read values take them."""
+        intervals, columns = self._intervals, self._columns[series]
+        if not isinstance(self._blocks[0].values, Matrix):
+            series_of = np.full(self._blocks[0].values.n_features, -1, np.int32)
             series_of[columns] = np.arange(len(series))
-            n = len(source.values)
-            runtime.kernel("sketch", entry, SOURCE=1)(
-                self._blocks(n), THREADS, source.values, source.indices, self._upload(series_of), n, self._weights,
-                *selected, *arguments,
-            )  # fmt: skip
+            columns = series_of
+        if intervals is None:
+            return _Selection(len(series), *self._upload(columns.astype(np.int32)))
+        own = intervals.of(series)
+        return _Selection(len(series), *self._upload(columns.astype(np.int32), own.offsets, own.lower, own.upper))
 
-    def _mark_cells(self, series: Int64, level: int, bitmap: _Bitmap, cells: DeviceArray, offsets: Int64) -> None:
+    def _mark_values(self, selection: _Selection, level: int, bitmap: _Bitmap) -> None:
+        sampled = [block.sampled(self._runtime) for block in self._blocks]
+        for block in (*sampled, *self._blocks):
+            if block is not None:
+                self._launch("mark", block, selection, self._words, bitmap.starts, bitmap.widths, level, bitmap.marks)
+
+    def _launch(self, entry: str, block: Block, selection: _Selection, *arguments: KernelArgument) -> None:
+        """Launch a kernel over a block's values of some series."""
+        source, columns = block.values, selection.columns
+        all_arguments = (block.weights, selection.offsets, selection.lower, selection.upper, *arguments)
+        if isinstance(source, Matrix):
+            kernel = self._runtime.kernel("sketch", entry, SOURCE=0)
+            source.launch(self._runtime, kernel, columns, selection.n_series, *all_arguments)
+        elif n := block.n_rows:
+            self._runtime.kernel("sketch", entry, SOURCE=1)(
+                self._blocks_of(n), THREADS, source.values, source.indices, columns, n, *all_arguments
+            )
+
+    def _mark_cells(self, level: int, bitmap: _Bitmap, cells: DeviceArray, offsets: DeviceArray) -> None:
         """Mark from a finer level's cells."""
-        if len(cells):
+        if n := len(cells):
             self._runtime.kernel("sketch", "mark", SOURCE=2)(
-                self._blocks(len(cells)), THREADS, cells, self._upload(offsets), len(series), len(cells), None, None,
-                None, None, *self._tree(series), level, bitmap.marks,
+                self._blocks_of(n), THREADS, cells, offsets, bitmap.n_series, n, None, None, None, None, self._words,
+                bitmap.starts, bitmap.widths, level, bitmap.marks,
             )  # fmt: skip
 
     def _ranks(self, bitmap: _Bitmap) -> DeviceArray:
@@ -256,20 +288,22 @@ class _Batch:
 
     def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
         """Marked bits of each series, on the host."""
-        n = len(bitmap.offsets) - 1
+        n = bitmap.n_series
         ends = self._runtime.xp.empty(n, np.uint32)
         self._simple("pick_ends", n, ranks, bitmap.on_device, n, ends)
         found: Int64 = np.concatenate([[0], to_host(ends)]).astype(np.int64)
         return found[1:] - found[:-1]
 
-    def _list(self, bitmap: _Bitmap, ranks: DeviceArray, n_cells: int, widths: Int32, bits: Int32,
-              parents: DeviceArray | None, parent_offsets: Int64) -> DeviceArray:  # fmt: skip
-        """The marked cells of all series in order, as the least keys that they could hold."""
+    def _list(self, bitmap: _Bitmap, ranks: DeviceArray, n_cells: int, parents: DeviceArray | None,
+              listed: tuple[DeviceArray, ...]) -> DeviceArray:  # fmt: skip
+        """The marked cells of all series in order, as the least keys that they could hold.
+
+        `listed` : where the cells above are listed, this level's bits, and those of keys down to it, of each series.
+        """
         cells, n = self._runtime.xp.empty(n_cells, np.uint32), len(bitmap.marks)
         self._simple(
-            "list_cells", n, bitmap.marks, ranks, n, bitmap.on_device, len(widths), parents,
-            self._upload(parent_offsets), self._upload(widths), self._upload(bits), cells,
-        )  # fmt: skip
+            "list_cells", n, bitmap.marks, ranks, n, bitmap.on_device, bitmap.n_series, parents, *listed, cells
+        )
         return cells
 
     def _occupied(self, cells: DeviceArray, offsets: Int64, lengths: Int64) -> Int64:
@@ -277,7 +311,7 @@ class _Batch:
         differences = self._runtime.xp.zeros((len(lengths), KEY_BITS), np.uint32)
         if len(cells):
             self._simple(
-                "count_differences", len(cells), cells, len(cells), self._upload(offsets), len(lengths), differences
+                "count_differences", len(cells), cells, len(cells), *self._upload(offsets), len(lengths), differences
             )
         occupied = np.zeros((len(lengths), KEY_BITS + 1), np.int64)
         occupied[:, 1:] = np.cumsum(to_host(differences), axis=1)
@@ -297,11 +331,18 @@ class _Batch:
         """Launch a thread for each of `n` things."""
         self._runtime.kernel("sketch", entry, SOURCE=2)(-(-n // THREADS), THREADS, *arguments)
 
-    def _blocks(self, n: int) -> int:
+    def _blocks_of(self, n: int) -> int:
         return min(-(-n // THREADS), 64 * self._runtime.multiprocessors)
 
-    def _upload(self, array: npt.ArrayLike) -> DeviceArray:
-        return to_device(self._runtime, np.ascontiguousarray(array))
+    def _upload(self, *arrays: npt.NDArray[np.integer]) -> tuple[DeviceArray, ...]:
+        """Arrays on the device, copied there at once: each copy takes the host as long as a launch."""
+        edges = list(accumulate((-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays), initial=0))
+        packed = np.empty(edges[-1], np.uint8)
+        places = [slice(begin, begin + array.nbytes) for begin, array in zip(edges, arrays, strict=False)]
+        for place, array in zip(places, arrays, strict=True):
+            packed[place] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        there = to_device(self._runtime, packed)
+        return tuple(there[place].view(array.dtype) for place, array in zip(places, arrays, strict=True))
 
 
 @dataclass(frozen=True)
@@ -312,6 +353,24 @@ class _Bitmap:
     offsets: Int64
     """First word of each series, and the end."""
     on_device: DeviceArray
+    starts: DeviceArray
+    """First words of the levels of each series, this one's in `marks`."""
+    widths: DeviceArray
+
+    @property
+    def n_series(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Some series on the device: their columns of a matrix, or the series of each feature of entries; and intervals."""
+
+    n_series: int
+    columns: DeviceArray
+    offsets: DeviceArray | None = None
+    lower: DeviceArray | None = None
+    upper: DeviceArray | None = None
 
 
 def _resolutions(occupied: Int64, lengths: Int64, bits: Int32, capacities: Int64) -> tuple[Bool, Int32]:
