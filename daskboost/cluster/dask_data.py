@@ -1,6 +1,6 @@
 """A data set on a cluster: the steps of `data/chunks/build.py` as Dask tasks, and the chunks they leave on the workers.
 
-fold      tasks add what partitions report up on their worker; one sum per worker travels
+fold      tasks add what partitions report up on their worker, and workers share out the sums (`dask_sums.py`)
 quantize  tasks leave each partition's chunks on the worker that read it, or on one that has fewer rows
 """
 
@@ -13,22 +13,27 @@ import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
 from daskboost.cluster.context import WorkerPlace
-from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
+from daskboost.cluster.dask_sums import LOST, Shares, Told, fold_partition, part_of_sketch, search_on, tell
+from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, exchange, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
-from daskboost.data.chunks.build import DatasetInfo, M, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.cuts.cut_search import answer_of_all
 from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source
@@ -73,26 +78,52 @@ class ClusterRunner:
                 self.client, _check_directory, (path,), workers, "checking the spill directory"
             ))  # fmt: skip
 
-    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
-        """See `Runner.fold`."""
+    def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
+        """See `Runner.fold`; without the sketch, which stays on the workers."""
+        with self._read(source, read) as (_, _, told):
+            return self._sizes, PartitionReport(told.summary, None)
+
+    def find_cuts(self, source: Source, read: Reading, again: Callable[..., PartitionReport], max_bin: int
+                  ) -> tuple[list[int], PartitionSummary, Cuts]:  # fmt: skip
+        """See `Runner.find_cuts`; workers share out the features."""
+        name, number, shares, summary = f"cuts-{secrets.token_hex(8)}", 0, None, None
+        try:
+            while True:
+                with self._read(source, read) as (read_name, workers, told):
+                    if shares is None:
+                        shares = Shares.of(workers, source.schema.n_features, told.sketch_bytes)
+                        summary = told.summary
+                    answer = answer_of_all(on_loop(self.client, exchange(
+                        self.client, partial(part_of_sketch, name=read_name, shares=shares),
+                        partial(search_on, name=name, number=number, max_bin=max_bin), shares.owners, workers,
+                        "finding cut points",
+                    )))  # fmt: skip
+                if isinstance(answer, Cuts):
+                    assert summary is not None
+                    return self._sizes, summary, answer
+                read, number = partial(again, refinement=answer), number + 1
+        finally:
+            on_loop(self.client, drop(self.client, name))
+
+    @contextmanager
+    def _read(self, source: Source, read: Reading) -> Iterator[tuple[str, list[str], Told]]:
+        """Have all partitions read and added up; within it, workers keep the sums under a name. It gives the name, the
+        workers, and what they tell."""
         name = f"fold-{secrets.token_hex(8)}"
         try:
             done = on_loop(self.client, submit(
-                self.client, source.delayed(), _fold_partition, (name,), function, step="reading the partitions"
+                self.client, source.delayed(), _fold_partition, (name,), read, step="reading the partitions"
             ))  # fmt: skip
             self._sizes, self._readers = [n_rows for n_rows, _ in done], [worker for _, worker in done]
             workers = sorted(set(self._readers))
             found = on_loop(self.client, call_on_workers(
-                self.client, _take_fold, (name,), workers, "summing the partitions up"
+                self.client, tell, (name,), workers, "summing the partitions up"
             ))  # fmt: skip
+            if sorted(index for told in found.values() for index in told.partitions) != list(range(len(done))):
+                raise WorkerLostError(LOST)
+            yield name, workers, reduce(add, found.values())
         finally:
             on_loop(self.client, drop(self.client, name))
-        sums: list[Fold] = [found[worker] for worker in workers]
-        if sorted(index for part in sums for index in part.partitions) != list(range(len(done))):
-            raise WorkerLostError(
-                "a worker was lost while partitions were summarized, and with it what it had counted; call again"
-            )
-        return self._sizes, reduce(add, [part.total for part in sums])
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         """See `Runner.apply`."""
@@ -176,40 +207,19 @@ def _check_directory(place: WorkerPlace, path: Path) -> None:
     check_spill_directory(path)
 
 
-@dataclass
-class Fold:
-    """What one worker has added up so far."""
-
-    partitions: set[int]
-    total: Any
+_store_lock = threading.Lock()  # workers may share a process, and a worker runs several tasks if asked to
 
 
-_fold_lock = threading.Lock()  # workers may share a process, and a worker runs several tasks if asked to
-
-
-def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, function: Callable[..., Any], name: str) -> int:
-    n_rows = batch.n_rows
-    part = function(batch, threads=place.n_threads)
+def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, read: Reading, name: str) -> int:
+    n_rows = fold_partition(batch, place, index, read, name)
     del batch
     release_memory()
-    with _fold_lock:
-        fold = place.shards.parts(name).get("fold")
-        if fold is None:
-            place.shards.put(name, "fold", Fold({index}, part))
-        elif index not in fold.partitions:  # a task that runs again counts once
-            fold.partitions.add(index)
-            fold.total = fold.total + part
     return n_rows
 
 
 def largest_part(sizes: Sequence[int], owners: Sequence[str]) -> float:
     """Return the largest share of the rows that one worker has, of partitions of so many rows each."""
     return most_rows(sizes, owners) / max(sum(sizes), 1)
-
-
-def _take_fold(place: WorkerPlace, name: str) -> Fold:
-    fold: Fold = place.shards.parts(name).get("fold") or Fold(set(), None)
-    return fold
 
 
 @dataclass(frozen=True)
@@ -260,7 +270,7 @@ def _write_chunks(place: WorkerPlace, name: str, directory: str) -> list[Any]:
 
 def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_memory_limit: int | None) -> ChunkStore:
     """The worker's store of the data set, made by the first of its tasks."""
-    with _fold_lock:
+    with _store_lock:
         store: ChunkStore | None = place.shards.parts(name).get("store")
         if store is None:
             budget = host_memory_limit
@@ -273,7 +283,7 @@ def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_mem
 
 def _home(place: WorkerPlace, plan: QuantizePlan) -> DeviceHome:
     """Where bins stay that the worker's GPU makes: one answer for all its partitions."""
-    with _fold_lock:
+    with _store_lock:
         home: DeviceHome | None = place.shards.parts(plan.name).get("home")
         if home is None:
             home = DeviceHome(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.data.chunks.build import DatasetInfo, M, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path
+from daskboost.data.cuts.cell_counts import Refinement
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.cuts.cut_search import find_cuts
+from daskboost.data.cuts.sketch import DataSketch
 from daskboost.data.input.labels import LabelStats, computed
 from daskboost.data.input.row_batch import Features
 from daskboost.data.input.row_columns import RowBatch
@@ -124,24 +128,30 @@ class LocalRunner:
             yield batch
             del batch
 
-    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
+    def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
+        """See `Runner.fold`."""
         sizes: list[int] = []
-        total: Future[M] | None = None
-        with ThreadPoolExecutor(1) as adding:  # sketches are added while the next partition comes
-            for batch in self.batches(source):
+        with closing(Fold(read, self.threads)) as fold:
+            for index, batch in enumerate(self.batches(source)):
                 sizes.append(batch.n_rows)
-                part = function(batch, threads=self.threads)
+                fold.add(index, batch)
                 del batch  # one partition in memory at a time
-                total = adding.submit(_added, None if total is None else total.result(), part, self.threads)
+            total = fold.total()
             assert total is not None
-            return sizes, total.result()
+            return sizes, total
+
+    def find_cuts(self, source: Source, read: Reading, again: Callable[..., PartitionReport], max_bin: int
+                  ) -> tuple[list[int], PartitionSummary, Cuts]:  # fmt: skip
+        """See `Runner.find_cuts`."""
+        sizes, total = self.fold(source, read)
+
+        def refine(refinement: Refinement) -> DataSketch:
+            return self.fold(source, partial(again, refinement=refinement))[1].sketched()
+
+        return sizes, total.summarized(), find_cuts(total.sketched(), refine, max_bin, self.threads)
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
-
-
-def _added(total: M | None, part: M, threads: int) -> M:
-    return part if total is None else total.merged(part, threads)
 
 
 class LocalShards:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from reference import sketch as reference
 
 from daskboost.data.cuts.cell_counts import Refinement
-from daskboost.data.cuts.cut_points import Cuts, choose_borders, cuts_of_sketch, make_cuts
+from daskboost.data.cuts.cut_points import Cuts, choose_borders, make_cuts
+from daskboost.data.cuts.cut_search import find_cuts
 from daskboost.data.cuts.sketch import (
     DataSketch,
     default_capacity,
@@ -56,7 +57,7 @@ def cuts_of_batches(batches: list[RowBatch], max_bin: int, exponent: int | None,
     sketch = reduce(add, [
         sketch_batch(rows.features, rows.columns.weight, capacity=cells, **options) for rows in batches
     ])  # fmt: skip
-    return cuts_of_sketch(sketch, refine, max_bin)
+    return find_cuts(sketch, refine, max_bin)
 
 
 def same(first: Cuts, second: Cuts) -> bool:

@@ -14,21 +14,23 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from functools import partial, reduce
+from operator import add
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement
-from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
-from daskboost.data.cuts.sketch import DataSketch, default_capacity, refine_batch, sketch_batch, weight_exponent
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
+from daskboost.data.cuts.sketch import default_capacity, refine_batch, sketch_batch, weight_exponent
 from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.row_columns import ColumnSummary, RowBatch
 from daskboost.data.input.source import Source
 from daskboost.devices.budget.set_size import FeatureSizes
-from daskboost.dtypes import Bool, Float32, Int64
+from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
@@ -44,54 +46,24 @@ MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
 
 
-class Mergeable(Protocol):
-    """What partitions report, and whose sum is what all rows do."""
-
-    def __add__(self, other: Self) -> Self: ...
-
-    def merged(self, other: Self, threads: int = 1) -> Self:
-        """Return the sum, made by so many threads."""
-        ...
-
-
-M = TypeVar("M", bound=Mergeable)
-
-
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
-    threads: int
-    """Those of this process that may work on what partitions reported."""
+    def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
+        """Rows of each partition, and the sum of what all partitions report."""
+        ...
 
-    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
-        """Rows of each partition, and the sum of `function(batch, threads=...)` over all partitions."""
+    def find_cuts(self, source: Source, read: Reading, again: Callable[..., PartitionReport], max_bin: int
+                  ) -> tuple[list[int], PartitionSummary, Cuts]:  # fmt: skip
+        """Rows of each partition, the sum of what all partitions report, and cut points from their sketches.
+
+        `again` : `again(batches, refinement=..., threads=...)`, as `read`: a further read, of the finer cells.
+        """
         ...
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         """`function(block)` of raw blocks, some of them lazy."""
         ...
-
-
-@dataclass(frozen=True)
-class PartitionSummary:
-    """What the first read of a partition reports; `+` merges in any order, and `merged` on several threads."""
-
-    stats: LabelStats
-    missing: Int64
-    """Rows that lack each feature; shape (features,)."""
-    columns: ColumnSummary
-    sketch: DataSketch | None
-
-    def __add__(self, other: PartitionSummary) -> PartitionSummary:
-        return self.merged(other)
-
-    def merged(self, other: PartitionSummary, threads: int = 1) -> PartitionSummary:
-        """The sum of both: the same for any number of threads."""
-        ours, theirs = self.sketch, other.sketch
-        sketch = None if ours is None or theirs is None else ours.merged(theirs, threads)
-        return PartitionSummary(
-            self.stats + other.stats, self.missing + other.missing, self.columns + other.columns, sketch,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -240,18 +212,23 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     DataError
         Whatever the source refuses in its rows; no rows; no positive weight.
     """
-    weights = total_weight(source, runner.apply) if reference is None else None
-    exponent = None if weights is None else weight_exponent(weights)
-    capacity = None if reference is not None else default_capacity(options.max_bin, source.schema.n_features)
     on_device = source.spec.device_memory_limit
-    sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent, device_bytes=on_device))
+    if reference is None:
+        weights = total_weight(source, runner.apply)
+        exponent = None if weights is None else weight_exponent(weights)
+        capacity = default_capacity(options.max_bin, source.schema.n_features)
+        read = partial(summarize, capacity=capacity, exponent=exponent, device_bytes=on_device)
+        again = partial(refine, exponent=exponent, device_bytes=on_device)
+        sizes, total, cuts = runner.find_cuts(source, read, again, options.max_bin)
+    else:
+        read = partial(summarize, capacity=None, exponent=None, device_bytes=on_device)
+        sizes, told = runner.fold(source, read)
+        total, cuts = told.summarized(), reference.cuts
     total.stats.check_trainable()
     present, lacked = total.stats.n_rows - total.missing, total.missing > 0
     n_entries = int(present.sum())
     if reference is not None:  # one may train on this data set too, so histograms need its missing values' slots
-        cuts = replace(reference.cuts, has_missing=lacked | reference.cuts.has_missing)
-    else:
-        cuts = _cuts(source, total, options.max_bin, exponent, runner)
+        cuts = replace(cuts, has_missing=lacked | cuts.has_missing)
     has_missing = lacked | cuts.has_missing
     choose = partial(
         choose_layout, cuts, has_missing, n_rows=sum(sizes), n_entries=n_entries,
@@ -270,40 +247,31 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     )  # fmt: skip
 
 
-def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, device_bytes: int | None, threads: int
-              ) -> PartitionSummary:  # fmt: skip
-    """The first read of one partition; without a capacity, no sketch."""
-    features = batch.features
+def summarize(batches: Sequence[RowBatch], *, capacity: int | None, exponent: int | None, device_bytes: int | None,
+              threads: int) -> PartitionReport:  # fmt: skip
+    """The first read of partitions; without a capacity, no sketch."""
+    (features, weight), *beside = ((batch.features, batch.columns.weight) for batch in batches)
     sketch = None
     if capacity is not None:
         sketch = sketch_batch(
-            features, batch.columns.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
-            device_bytes=device_bytes,
+            features, weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
+            device_bytes=device_bytes, beside=beside,
         )  # fmt: skip
         missing = sketch.missing
     else:
-        missing = features.missing_values(threads)
-    return PartitionSummary(LabelStats.of(batch), missing, ColumnSummary.of(batch), sketch)
+        missing = np.sum([batch.features.missing_values(threads) for batch in batches], axis=0, dtype=np.int64)
+    stats, columns = reduce(add, map(LabelStats.of, batches)), reduce(add, map(ColumnSummary.of, batches))
+    return PartitionReport(PartitionSummary(stats, missing, columns), sketch)
 
 
-def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
-    def read_again(refinement: Refinement) -> DataSketch:
-        again = partial(
-            refine, refinement=refinement, exponent=exponent, device_bytes=source.spec.device_memory_limit
-        )
-        return runner.fold(source, again)[1]
-
-    assert total.sketch is not None
-    return cuts_of_sketch(total.sketch, read_again, max_bin, runner.threads)
-
-
-def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, device_bytes: int | None, threads: int
-           ) -> DataSketch:  # fmt: skip
-    """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
-    return refine_batch(
-        batch.features, batch.columns.weight, refinement, weight_exponent=exponent, max_workers=threads,
-        device_bytes=device_bytes,
-    )  # fmt: skip
+def refine(batches: Sequence[RowBatch], *, refinement: Refinement, exponent: int | None, device_bytes: int | None,
+           threads: int) -> PartitionReport:  # fmt: skip
+    """A further read of partitions, where the first sketch was too coarse for the promised rank error."""
+    (features, weight), *beside = ((batch.features, batch.columns.weight) for batch in batches)
+    return PartitionReport(None, refine_batch(
+        features, weight, refinement, weight_exponent=exponent, max_workers=threads, device_bytes=device_bytes,
+        beside=beside,
+    ))  # fmt: skip
 
 
 def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:

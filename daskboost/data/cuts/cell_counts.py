@@ -6,7 +6,7 @@ heavy cells are counted again, finer, in another pass over the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -41,6 +41,20 @@ class Refinement:
     offsets: Int64
     lower: UInt32
     upper: UInt32
+
+    @classmethod
+    def empty(cls, n_features: int) -> Refinement:
+        """No cells."""
+        return cls(np.zeros(n_features + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Refinement]) -> Refinement:
+        """The cells of several runs of features, one after the other."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(
+            _offsets(lengths), np.concatenate([part.lower for part in parts]),
+            np.concatenate([part.upper for part in parts]),
+        )  # fmt: skip
 
     @property
     def capacities(self) -> Int64:

@@ -8,16 +8,15 @@ bins, in training and in prediction alike.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.cuts.cell_counts import CellCounts, Refinement, by_features
+from daskboost.data.cuts.cell_counts import CellCounts, by_features
 from daskboost.data.cuts.key_counts import values_of
-from daskboost.data.cuts.sketch import DataSketch
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Bool, Float32, Int32, Int64
 from daskboost.errors import DataError, ParameterError
@@ -124,6 +123,16 @@ class Cuts:
     offsets: Int32
     has_missing: Bool
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Cuts]) -> Cuts:
+        """The cut points of several runs of features, one after the other."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        return cls(
+            np.concatenate([part.values for part in parts]), offsets,
+            np.concatenate([part.has_missing for part in parts]),
+        )  # fmt: skip
+
     @property
     def n_features(self) -> int:
         return len(self.offsets) - 1
@@ -203,27 +212,6 @@ def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> b
     rises[1:-1] = values[1:] > values[:-1]
     rises[starts] = True
     return bool(rises.all())
-
-
-def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch], max_bin: int, threads: int = 1
-                   ) -> Cuts:  # fmt: skip
-    """Choose cut points from a sketch, and from as many further reads as the guarantee needs: mostly none, up to three.
-
-    Parameters
-    ----------
-    sketch : DataSketch
-        Of the whole data.
-    refine : callable
-        Reads the whole data again and counts it in the finer cells that it is given.
-    max_bin : int
-        As for :func:`make_cuts`.
-    threads : int, default 1
-        That may share in the work.
-    """
-    cells = sketch.cells()
-    while (refinement := cells.heavy(max_bin, threads)) is not None:
-        cells = cells.refined(refinement, refine(refinement), threads)
-    return make_cuts(cells, max_bin, threads)
 
 
 def make_cuts(cells: CellCounts, max_bin: int, threads: int = 1) -> Cuts:

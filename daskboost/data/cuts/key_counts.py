@@ -226,6 +226,21 @@ class KeyTable:
             np.concatenate([table.counts for table in tables]),
         )
 
+    def part(self, first: int, last: int) -> KeyTable:
+        """The series from `first` to `last`, as views."""
+        offsets = self.offsets[first : last + 1]
+        cells = slice(offsets[0], offsets[-1])
+        return KeyTable(
+            self.capacities[first:last], self.bits[first:last], offsets - offsets[0], self.lower[cells],
+            self.upper[cells], self.counts[cells],
+        )  # fmt: skip
+
+    def for_kernels(self) -> KeyTable:
+        """The same in arrays that are aligned and not read-only, as received ones may not be: numba would compile every
+        kernel once more."""
+        arrays = {name: np.require(array, requirements=["C", "W", "A"]) for name, array in self.to_arrays().items()}
+        return KeyTable(**arrays)
+
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The fields by name, for the wire."""
         return {name: getattr(self, name) for name in (*_TYPES, "counts")}
@@ -237,8 +252,7 @@ class KeyTable:
         for name, dtype in {**_TYPES, "counts": "int64"}.items():
             if name not in arrays or arrays[name].dtype != dtype:
                 raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")
-        # Received buffers are read-only, for which numba would compile every kernel once more.
-        table = cls(**{name: np.require(arrays[name], requirements=["C", "W"]) for name in (*_TYPES, "counts")})
+        table = cls(**{name: arrays[name] for name in (*_TYPES, "counts")}).for_kernels()
         series, cells = len(table.capacities), len(table.lower)
         fits = (
             table.bits.shape == (series,)

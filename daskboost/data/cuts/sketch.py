@@ -200,6 +200,19 @@ class DataSketch:
         table = self.table.merged(other.table, threads)
         return DataSketch(table, self.missing + other.missing, self.weight_exponent)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells."""
+        return CELL_BYTES * len(self.table.lower)
+
+    def part(self, first: int, last: int) -> DataSketch:
+        """The features from `first` to `last`, as views."""
+        return DataSketch(self.table.part(first, last), self.missing[first:last], self.weight_exponent)
+
+    def received(self) -> DataSketch:
+        """The same, in arrays as kernels take them."""
+        return replace(self, table=self.table.for_kernels())
+
     def cells(self) -> CellCounts:
         """The counted cells, once all batches are merged."""
         table = self.table

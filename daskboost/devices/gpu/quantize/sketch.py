@@ -244,11 +244,10 @@ class _Batch:
         if not isinstance(self._blocks[0].values, Matrix):
             series_of = np.full(self._blocks[0].values.n_features, -1, np.int32)
             series_of[columns] = np.arange(len(series))
-            columns = series_of
-        if intervals is None:
-            return _Selection(len(series), *self._upload(columns.astype(np.int32)))
-        own = intervals.of(series)
-        return _Selection(len(series), *self._upload(columns.astype(np.int32), own.offsets, own.lower, own.upper))
+            columns = series_of.astype(np.int64)
+        own = None if intervals is None else intervals.of(series)
+        selected = () if own is None else (own.offsets, own.lower, own.upper)
+        return _Selection(len(series), *self._upload(columns.astype(np.int32), *selected))
 
     def _mark_values(self, selection: _Selection, level: int, bitmap: _Bitmap) -> None:
         sampled = [block.sampled(self._runtime) for block in self._blocks]
