@@ -80,7 +80,7 @@ def tell(place: WorkerPlace, name: str) -> Told:
     total = None if fold is None else fold.total()
     if fold is None or total is None:
         return Told(frozenset(), None, 0)
-    return Told(frozenset(fold.partitions), total.summary, 0 if total.sketch is None else total.sketch.nbytes)
+    return Told(frozenset(fold.partitions), total.summary, total.cell_bytes)
 
 
 def part_of_sketch(place: WorkerPlace, index: int, name: str, shares: Shares) -> DataSketch:

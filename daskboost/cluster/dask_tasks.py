@@ -153,9 +153,9 @@ async def exchange(
     Exception
         What a task raised, as it was.
     """
-    run, made = secrets.token_hex(8), list[Any]()
+    await ensure_worker_plugin(client)
+    run, made, parts = secrets.token_hex(8), list[Any](), list[list[Any]]()
     try:
-        parts = []
         for number, worker in enumerate(workers):
             keys = [f"daskboost-part-{run}-{number}-{index}" for index in range(len(owners))]
             tasks = {key: Task(key, _call_in_task, part, index) for index, key in enumerate(keys)}

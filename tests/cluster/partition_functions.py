@@ -94,3 +94,14 @@ def outlive(partition: Any, place: WorkerPlace, index: int, dataset: str) -> Non
 
 def datasets(place: WorkerPlace) -> list[str]:
     return place.shards.datasets()
+
+
+def tens(place: WorkerPlace, index: int) -> tuple[str, int]:
+    """What a worker has for an owner."""
+    if index == 7:
+        raise DataError("part 7: it changed")
+    return place.address, 10 * index
+
+
+def gathered(place: WorkerPlace, index: int, parts: list[tuple[str, int]]) -> tuple[str, int, list[tuple[str, int]]]:
+    return place.address, index, parts

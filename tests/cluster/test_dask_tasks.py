@@ -27,19 +27,21 @@ from cluster.partition_functions import (
     datasets,
     describe,
     fail_on_two,
+    gathered,
     keep,
     keep_with_plan,
     late_may_end,
     outlive,
     read,
     rows,
+    tens,
 )
 from dask import delayed
 from distributed import Client, wait
 
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_tasks import submit
+from daskboost.cluster.dask_tasks import exchange, submit
 from daskboost.errors import DataError, WorkerLostError
 
 
@@ -47,6 +49,33 @@ from daskboost.errors import DataError, WorkerLostError
 def client() -> Iterator[Client]:
     with local_cluster(threads_per_worker=2) as client:
         yield client
+
+
+def exchanged(client: Client, owners: list[str]) -> list[Any]:
+    workers = worker_addresses(client)
+    found: list[Any] = client.sync(exchange, client, tens, gathered, owners, workers, "an exchange")
+    return found
+
+
+def test_owners_get_their_parts_of_all_workers(client: Client) -> None:
+    workers = worker_addresses(client)
+    owners = [workers[1], workers[0], workers[1]]
+    expected = [
+        (owner, index, [(worker, 10 * index) for worker in workers]) for index, owner in enumerate(owners)
+    ]
+    assert exchanged(client, owners) == expected
+    assert eventually(lambda: not any(client.has_what().values()), 10)
+
+
+def test_an_exchange_raises_what_a_part_raised(client: Client) -> None:
+    with pytest.raises(DataError, match="part 7: it changed"):
+        exchanged(client, worker_addresses(client) * 4)
+    assert eventually(lambda: not any(client.has_what().values()), 10)
+
+
+def test_an_exchange_does_not_wait_for_a_worker_that_is_gone(client: Client) -> None:
+    with pytest.raises(WorkerLostError, match="was lost, and with it"):
+        exchanged(client, [worker_addresses(client)[0], "tcp://127.0.0.1:9"])
 
 
 def owners(done: list[tuple[Any, str]]) -> dict[str, list[int]]:

@@ -70,7 +70,7 @@ def test_heavy_cells_are_marked_and_refined(features: Cells, parts: int, data: s
     refined = [reference.refined(*each) for each in zip(features, expected, finer, strict=True)]
     offsets = np.concatenate([[0], np.cumsum(n_heavy)])
     blank = arrays(refined)
-    out = FeatureCells(blank.offsets, *(np.zeros_like(column) for column in blank[1:]))
+    out = FeatureCells(blank.offsets, blank.lower * 0, blank.upper * 0, blank.counts * 0)
     ranges = ((split, n), (0, split))
     assert all([refine_cells(cells, offsets, cells.lower[is_heavy], arrays(finer), *each, out) for each in ranges])
     assert features_of(out) == refined

@@ -55,6 +55,12 @@ class PartitionReport:
         assert self.sketch is not None
         return self.sketch
 
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of what the sketch counted."""
+        counted = self.sketch
+        return 0 if counted is None else counted.nbytes
+
     def merged(self, other: PartitionReport, threads: int = 1) -> PartitionReport:
         """The sum of both: the same for any number of threads."""
         summary = None if self.summary is None or other.summary is None else self.summary + other.summary

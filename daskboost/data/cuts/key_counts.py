@@ -197,7 +197,9 @@ class KeyTable:
             for each in (self, other)
         )
         table = self._allocate(self.capacities[begin:end], int(most[begin:end].sum()), self.counts.shape[1])
-        merge_cells(table.capacities, own, theirs, table._cells())
+        longest = int((np.diff(own.offsets) + np.diff(theirs.offsets)).max(initial=0))
+        room = self._allocate(table.capacities, longest, self.counts.shape[1])
+        merge_cells(table.capacities, own, theirs, table._cells(), room._cells())
         return table
 
     def _put_cells(self, part: KeyTable, start: int) -> None:

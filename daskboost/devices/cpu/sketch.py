@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.dtypes import Csr, Int64, UInt8, UInt32, UInt64
 
 # Loops of key counts: sorted keys are counted in as many cells as the capacity allows, and counts are merged.
@@ -63,7 +63,7 @@ def unpack_places(words: UInt64, counts: Int64, keys: UInt32, sorted_counts: Int
             sorted_counts[i, c] = counts[place, c]
 
 
-@njit(cache=True, nogil=True)
+@uncounted()
 def _fits(keys: UInt32, first: int, last: int, resolution: int, capacity: int) -> bool:
     """Whether sorted keys occupy at most `capacity` cells at a resolution of 1 to 32."""
     shift = np.uint32(KEY_BITS - resolution)
@@ -73,7 +73,7 @@ def _fits(keys: UInt32, first: int, last: int, resolution: int, capacity: int) -
     return cells <= capacity
 
 
-@njit(cache=True, nogil=True)
+@uncounted()
 def _resolution(keys: UInt32, first: int, last: int, finest: int, capacity: int) -> int:
     """The largest resolution, at most `finest`, at which sorted keys occupy at most `capacity` >= 1 cells."""
     if last - first <= capacity or _fits(keys, first, last, finest, capacity):
@@ -88,7 +88,7 @@ def _resolution(keys: UInt32, first: int, last: int, finest: int, capacity: int)
     return fitting
 
 
-@njit(cache=True, nogil=True)
+@uncounted()
 def _add(sums: Int64, cell: int, counts: Int64, row: int, fresh: bool) -> None:
     """Add a row of counts to a cell, or put it there if the cell is fresh."""
     for c in range(sums.shape[1]):
@@ -133,57 +133,67 @@ def count_sorted_keys(runs: KeyRuns, capacities: Int64, cells: CellTable) -> Non
         offsets[s + 1] = end
 
 
-@njit(cache=True, nogil=True)
-def _interleave(
-    lower_a: UInt32, a: int, a_end: int, lower_b: UInt32, b: int, b_end: int, keys: UInt32, order: Int64
-) -> int:
-    """Merge two sorted ranges of cells: their least keys, and their places (`~place` for those of b)."""
+@uncounted()
+def _put(source: CellTable, place: int, into: CellTable, n: int) -> None:
+    """Copy a cell."""
+    into.lower[n], into.upper[n] = source.lower[place], source.upper[place]
+    for c in range(into.sums.shape[1]):
+        into.sums[n, c] = source.sums[place, c]
+
+
+@uncounted()
+def _interleave(a: CellTable, b: CellTable, series: int, into: CellTable) -> int:
+    """Put the cells of a series of both into the order of their least keys; return how many there are.
+
+    Which table the next cell comes from is as good as random: it is selected, since a branch would be mispredicted.
+    """
+    i, i_end = a.offsets[series], a.offsets[series + 1]
+    j, j_end = b.offsets[series], b.offsets[series + 1]
     n = 0
-    while a < a_end or b < b_end:
-        if b == b_end or (a < a_end and lower_a[a] <= lower_b[b]):
-            keys[n], order[n] = lower_a[a], a
-            a += 1
-        else:
-            keys[n], order[n] = lower_b[b], ~b
-            b += 1
+    while i < i_end and j < j_end:
+        first = a.lower[i] <= b.lower[j]
+        into.lower[n] = min(a.lower[i], b.lower[j])
+        into.upper[n] = a.upper[i] if first else b.upper[j]
+        for c in range(into.sums.shape[1]):
+            into.sums[n, c] = a.sums[i, c] if first else b.sums[j, c]
+        i += int(first)
+        j += 1 - int(first)
+        n += 1
+    for place in range(i, i_end):
+        _put(a, place, into, n)
+        n += 1
+    for place in range(j, j_end):
+        _put(b, place, into, n)
         n += 1
     return n
 
 
-@njit(cache=True, nogil=True)
-def merge_cells(capacities: Int64, a: CellTable, b: CellTable, into: CellTable) -> None:
+@uncounted(cache=True)
+def merge_cells(capacities: Int64, a: CellTable, b: CellTable, into: CellTable, room: CellTable) -> None:
     """Merge two sets of counted series, series by series; tables as :func:`count_sorted_keys` leaves them.
 
     A cell's least key names the cell at its own and at every coarser resolution, so the order of the least keys is
     the order of the cells, and what one cell of the union takes in is a run.
+
+    `room` : changed, for as many cells as both have of any series.
     """
-    offsets_a, upper_a, sums_a = a.offsets, a.upper, a.sums
-    offsets_b, upper_b, sums_b = b.offsets, b.upper, b.sums
-    bits, offsets, lower, upper, sums = into.bits, into.offsets, into.lower, into.upper, into.sums
-    longest = np.int64(0)
+    into.offsets[0] = 0
     for s in range(len(capacities)):
-        longest = max(longest, offsets_a[s + 1] - offsets_a[s] + offsets_b[s + 1] - offsets_b[s])
-    keys, order = np.empty(longest, np.uint32), np.empty(longest, np.int64)
-    offsets[0] = 0
-    for s in range(len(capacities)):
-        n = _interleave(a.lower, offsets_a[s], offsets_a[s + 1], b.lower, offsets_b[s], offsets_b[s + 1], keys, order)
-        resolution = _resolution(keys, 0, n, min(a.bits[s], b.bits[s]), capacities[s])
-        bits[s] = resolution
+        n = _interleave(a, b, s, room)
+        resolution = _resolution(room.lower, 0, n, min(a.bits[s], b.bits[s]), capacities[s])
+        into.bits[s] = resolution
         below = np.uint64(KEY_BITS - resolution)
-        end = offsets[s] - 1
+        end = into.offsets[s] - 1
+        last = np.uint32(0)
         for i in range(n):
-            fresh = i == 0 or np.uint64(keys[i]) >> below != np.uint64(keys[i - 1]) >> below
-            if fresh:
-                end += 1
-                lower[end] = keys[i]
-                upper[end] = 0
-            if order[i] >= 0:
-                upper[end] = max(upper[end], upper_a[order[i]])
-                _add(sums, end, sums_a, order[i], fresh)
-            else:
-                upper[end] = max(upper[end], upper_b[~order[i]])
-                _add(sums, end, sums_b, ~order[i], fresh)
-        offsets[s + 1] = end + 1
+            key = room.lower[i]
+            fresh = i == 0 or np.uint64(key ^ last) >> below != 0
+            last = key
+            end += int(fresh)
+            into.lower[end] = key if fresh else into.lower[end]
+            into.upper[end] = room.upper[i] if fresh else max(into.upper[end], room.upper[i])
+            _add(into.sums, end, room.sums, i, fresh)
+        into.offsets[s + 1] = end + 1
 
 
 _ROW_BLOCK = 64  # rows per transposed block: 64 rows of 28 features are 7 KB and stay in the first-level cache
