@@ -93,6 +93,8 @@ class GrownOver:
     """The engine's own rows among these."""
     n_trees: int
     """Trees of a round that grow together, at most; as many on all GPUs that are joined."""
+    orders_rows: bool
+    """Whether the rows are put in the order of a first tree's leaves: only the engine's own can be."""
 
 
 def own_rows(engine: Engine, joined: Collective) -> GrownOver:
@@ -102,7 +104,8 @@ def own_rows(engine: Engine, joined: Collective) -> GrownOver:
     rows = trees.tree_rows.rows
     assert isinstance(rows, GpuRows)
     return GrownOver(
-        rows, trees.gradients, engine.sets.train, kernels, Sharing(rows=joined), slice(None), rows.chunks[0].n_trees
+        rows, trees.gradients, engine.sets.train, kernels, Sharing(rows=joined), slice(None), rows.chunks[0].n_trees,
+        engine.device.orders_rows,
     )  # fmt: skip
 
 
@@ -133,7 +136,7 @@ class DeviceGrower:
         self._every_feature = shares == {1} and not params.ignored_features
         self._groups = self._make_groups(kernels, over.n_trees)
         self._queue = Recorder(kernels.runtime)
-        self._orders_rows = device.orders_rows
+        self._orders_rows = over.orders_rows
         """Whether rows are still to be put in the order of a first tree's leaves."""
         if self._orders_rows:
             compile_ahead(kernels.runtime)

@@ -14,6 +14,7 @@ from strategies.pairs import every_pair
 from strategies.trees import make_data, quantized
 
 from daskboost import QuantizedDataset, train
+from daskboost.devices.budget import leaf_order
 from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.runtime import cuda
@@ -91,6 +92,23 @@ def fitted(params: dict[str, Any], dataset: QuantizedDataset, evaluated: bool) -
     results: Any = {}
     evals = [(dataset, "train")] if evaluated else []
     return train(params, dataset, 3, evals=evals, evals_result=results), results
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("partition_by", ["rows", "columns"])
+def test_rows_that_would_be_put_in_order(
+    partition_by: str, brought: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of other engines stay in the order in which these have them."""
+    monkeypatch.setattr(leaf_order, "LEAST_BYTES", 1)
+    params = {"max_depth": 4, "n_jobs": 1, "objective": "binary:logistic"}
+    data = make_data(np.random.default_rng(5), "binary:logistic", 6_000, N_FEATURES, n_values=500, missing=0.2)
+    rounds = leaf_order.LEAST_ROUNDS
+    with quantized(data) as plain, quantized(data, engines=2, partitions=5) as shared:
+        expected = train({**params, "device": "cpu"}, plain, rounds)
+        found = train({**params, "device": "cuda", "reduction": "nccl", "partition_by": partition_by}, shared, rounds)
+    assert_same_trees(found, expected)
+    assert (len(set(brought)) == 2) == (partition_by == "columns")
 
 
 @pytest.mark.emulated
