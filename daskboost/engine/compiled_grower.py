@@ -41,7 +41,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.devices.sampling import draws_below
-from daskboost.dtypes import UInt8
+from daskboost.dtypes import Array, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import ExpressionGradients
 from daskboost.engine.tree_log import TreeLog
@@ -145,7 +145,8 @@ class CompiledGrower:
             ),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
             key_states=key_states(spec.params.random_state), first=spec.first_iteration,
-            learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1), log=self._log.record,
+            learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1),
+            cuts=_as_compiled(spec.cuts.values), cut_offsets=_as_compiled(spec.cuts.offsets), log=self._log.record,
             counts=np.zeros(N_ROUND_COUNTS, np.int64),
         ))  # fmt: skip
 
@@ -180,7 +181,7 @@ class CompiledGrower:
                 room.mend()
             self._make_room_in_log()
         n = int(counts[ROUND])
-        trees = self._log.tables(self._spec.cuts, n * n_outputs)
+        trees = self._log.tables(n * n_outputs)
         self._grown.extend(tuple(trees[k * n_outputs : (k + 1) * n_outputs]) for k in range(n))
 
     def _begin(self, iteration: int) -> None:
@@ -223,6 +224,11 @@ class CompiledGrower:
         """End the threads that trees side by side have of their own."""
         for threads in self._own_threads:
             threads.close()
+
+
+def _as_compiled(array: Array) -> Array:
+    """Return an array, or a copy where it may not be written to, as in files: compiled code has one type for both."""
+    return np.require(array, requirements=["C", "W"])
 
 
 def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:

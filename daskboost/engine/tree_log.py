@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import Log
-from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Array
-from daskboost.tree.growing_tree import finished_tree
-from daskboost.tree.table import LEAF, TreeTable
+from daskboost.tree.table import TreeTable
 
 LEAST_NODES, LEAST_TREES = 2**13, 2**10
 """Nodes and trees that there is room for at least: half a megabyte."""
@@ -32,26 +29,31 @@ class TreeLog:
             larger.ends[: len(log.ends)] = log.ends
             change(log, **larger._asdict())
 
-    def tables(self, cuts: Cuts, n_trees: int) -> list[TreeTable]:
-        """Return the first trees as models have them, made as one of all nodes and taken apart."""
+    def tables(self, n_trees: int) -> list[TreeTable]:
+        """Return the first trees, copied all at once and taken apart."""
         ends = self.record.ends[:n_trees].tolist()
-        n = ends[-1] if ends else 0
-        left, feature, split_bin, default_left, gain, cover, value = (each[:n] for each in _nodes(self.record))
-        walked = WalkArrays(
-            left.copy(), left + (left != LEAF), feature.copy(), split_bin.copy(), default_left != 0, value.copy()
-        )
-        table = finished_tree(cuts, walked, gain, cover)
-        return [table] if n_trees == 1 else table.parts(ends)
+        if not ends:
+            return []
+        table = TreeTable(*(_copied(each, ends[-1]) for each in _nodes(self.record)))
+        return table.parts(ends)
+
+
+def _copied(array: Array, n: int) -> Array:
+    """Return a copy of the first numbers of an array, made without letting go of Python's lock: NumPy would, and where
+    fits run at once, whoever takes it may keep it for milliseconds."""
+    return np.frombuffer(bytearray(array[:n]), array.dtype)
 
 
 def _nodes(log: Log) -> tuple[Array, ...]:
-    return log.left, log.feature, log.split_bin, log.default_left, log.gain, log.cover, log.value
+    """Return what the log has of nodes, in the order of a table's arrays."""
+    return log.left, log.right, log.feature, log.split_bin, log.threshold, log.default_left, log.gain, log.cover, log.value
 
 
 def _empty(n_nodes: int, n_trees: int) -> Log:
-    i32, f64 = np.int32, np.float64
+    i32, f32 = np.int32, np.float32
     return Log(
-        left=np.empty(n_nodes, i32), feature=np.empty(n_nodes, i32), split_bin=np.empty(n_nodes, i32),
-        default_left=np.empty(n_nodes, np.uint8), gain=np.empty(n_nodes, f64), cover=np.empty(n_nodes, f64),
-        value=np.empty(n_nodes, np.float32), ends=np.empty(n_trees, np.int64),
+        left=np.empty(n_nodes, i32), right=np.empty(n_nodes, i32), feature=np.empty(n_nodes, i32),
+        split_bin=np.empty(n_nodes, i32), threshold=np.empty(n_nodes, f32), default_left=np.empty(n_nodes, np.bool_),
+        gain=np.empty(n_nodes, f32), cover=np.empty(n_nodes, f32), value=np.empty(n_nodes, f32),
+        ends=np.empty(n_trees, np.int64),
     )  # fmt: skip

@@ -225,15 +225,17 @@ class Rules(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Nodes of the trees that a call has grown, one tree after the other; arrays of shape (nodes,)."""
+    """Nodes of the trees that a call has grown, as models have them (`TreeTable`), one tree after the other; arrays of
+    shape (nodes,)."""
 
     left: Int32
+    right: Int32
     feature: Int32
     split_bin: Int32
-    default_left: UInt8
-    gain: Float64
-    cover: Float64
-    """Sum of hessians."""
+    threshold: Float32
+    default_left: Bool
+    gain: Float32
+    cover: Float32
     value: Float32
     ends: Int64
     """One past the last node of each tree, shape (trees,)."""
@@ -267,6 +269,10 @@ class Rounds(NamedTuple):
     allowed: UInt8
     """Features that each level of each tree may use, shape (trees, levels, features); of all trees, or of all levels,
     where these are the same, once."""
+    cuts: Float32
+    """Cut points of all features, shape (cut points,)."""
+    cut_offsets: Int32
+    """Where those of each feature begin, shape (features + 1,)."""
     log: Log
     counts: Int64
     """`ROUND` and so on."""
@@ -1389,6 +1395,12 @@ def _find(state: Growing, thread: int) -> None:
 
 # Leaf values, and margins.
 
+@njit(inline="always")
+def _saturated(value: float) -> np.float32:
+    """Return a value as models have it; what extreme weights or gradients carry beyond their type stays finite."""
+    return np.float32(min(max(value, -LARGEST), LARGEST))
+
+
 @uncounted()
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
@@ -1397,7 +1409,7 @@ def _value(state: Growing) -> None:
     for node in range(state.step.counts[SIZE]):
         g, h = nodes.sums[node, 0] * unit_g, nodes.sums[node, 1] * unit_h
         value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * learning_rate
-        nodes.value[node] = np.float32(min(max(value, -LARGEST), LARGEST))
+        nodes.value[node] = _saturated(value)
         state.step.walked[node], state.step.defaults[node] = nodes.left[node] + 1, nodes.default_left[node] != 0
 
 
@@ -1587,17 +1599,27 @@ def _grow(state: Growing, thread: int) -> None:
             counts[IS_TOLD] = 1
 
 
+@uncounted()
+def _threshold(rounds: Rounds, feature: int, split_bin: int) -> np.float32:
+    """Return the value below which rows go left whose bin is at most `split_bin`, see `Cuts.thresholds`."""
+    place = rounds.cut_offsets[feature] + split_bin
+    return rounds.cuts[place] if place < rounds.cut_offsets[feature + 1] else np.float32(LARGEST)
+
+
 @part
 def _write_log(state: Growing, thread: int) -> None:
     """Append the tree to the log, which has room for it."""
     nodes, rounds, log = state.nodes, state.rounds, state.rounds.log
     counts, size, unit_h = rounds.counts, state.step.counts[SIZE], state.tree.numbers[UNIT_H]
-    at = counts[LOGGED]
     for node in range(size):
-        log.left[at + node], log.feature[at + node] = nodes.left[node], nodes.feature[node]
-        log.split_bin[at + node], log.default_left[at + node] = nodes.split_bin[node], nodes.default_left[node]
-        log.gain[at + node], log.value[at + node] = nodes.gain[node], nodes.value[node]
-        log.cover[at + node] = np.float64(nodes.sums[node, 1]) * unit_h
+        at, left, feature, split_bin = counts[LOGGED] + node, nodes.left[node], nodes.feature[node], nodes.split_bin[node]
+        is_inner = left >= 0
+        log.left[at], log.right[at] = left, left + is_inner
+        log.feature[at], log.split_bin[at], log.default_left[at] = feature, split_bin, nodes.default_left[node] != 0
+        log.threshold[at] = _threshold(rounds, feature, split_bin) if is_inner else np.float32(0)
+        log.gain[at] = _saturated(nodes.gain[node]) if is_inner else np.float32(0)
+        log.cover[at] = _saturated(np.float64(nodes.sums[node, 1]) * unit_h)
+        log.value[at] = nodes.value[node]
     counts[LOGGED] += size
     log.ends[counts[ENDED]] = counts[LOGGED]
     counts[ENDED] += 1
