@@ -75,6 +75,7 @@ class Engine:
         self._sample_answers = dict(self.trees.sample_answers)
         self._answers: dict[type[m.Request[Any]], Callable[[Any], Any]] = {
             m.LabelSums: self.sets.label_sums,
+            m.TotalWeight: self.sets.total_weight,
             m.ClassWeights: self.sets.class_weights,
             m.SetBaseMargin: self.sets.set_base,
             m.AddTree: self.sets.add_tree,

@@ -100,6 +100,10 @@ class RowSets:
             labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
 
+    def total_weight(self, message: m.TotalWeight) -> m.ClassSums:
+        """Return the exact sum of the weights of all training rows."""
+        return m.ClassSums(stacked([sum(self._summed(RowGroup.weight_sum), ExactSum())]))
+
     def class_weights(self, message: m.ClassWeights) -> m.ClassSums:
         """Return exact sums of the weights of all training rows by class."""
         sums = [ExactSum()] * message.n_classes

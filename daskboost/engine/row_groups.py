@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,18 +41,21 @@ class RowGroup:
             raise DataError("the data set has no labels; make it with y")
         return self.rows.label
 
-    @property
+    @cached_property
     def weight(self) -> Float32:
         """Ones where rows have none."""
         return np.ones(self.n_rows, np.float32) if self.rows.weight is None else self.rows.weight
 
     def label_sums(self, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
         """Return exact sums of the weighted labels and of the weights of some rows."""
-        label = self.label[begin:end].astype(np.float64)
-        if self.rows.weight is None:
-            return ExactSum.of(label), ExactSum.of([end - begin])
-        weight = self.rows.weight[begin:end].astype(np.float64)
-        return ExactSum.of(label * weight), ExactSum.of(weight)
+        label, weight = self.label[begin:end].astype(np.float64), self.rows.weight
+        weighted = label if weight is None else label * weight[begin:end].astype(np.float64)
+        return ExactSum.of(weighted), self.weight_sum(begin, end)
+
+    def weight_sum(self, begin: int, end: int) -> ExactSum:
+        """Return the exact sum of the weights of some rows."""
+        weight = self.rows.weight
+        return ExactSum.of([end - begin] if weight is None else weight[begin:end].astype(np.float64))
 
     def class_weights(self, begin: int, end: int) -> dict[int, ExactSum]:
         """Return the exact sums of the weights of some rows, by class, of the classes that they have."""

@@ -46,7 +46,10 @@ def _copied(array: Array, n: int) -> Array:
 
 def _nodes(log: Log) -> tuple[Array, ...]:
     """Return what the log has of nodes, in the order of a table's arrays."""
-    return log.left, log.right, log.feature, log.split_bin, log.threshold, log.default_left, log.gain, log.cover, log.value
+    return (
+        log.left, log.right, log.feature, log.split_bin, log.threshold, log.default_left, log.gain, log.cover,
+        log.value,
+    )  # fmt: skip
 
 
 def _empty(n_nodes: int, n_trees: int) -> Log:

@@ -90,7 +90,9 @@ def _class_shares(engines: AsksEngines, n_classes: int) -> Float64:
 
 def weight_of_small_data(engines: AsksEngines, spec: FitSpec) -> float | None:
     """Return the total weight of all rows where data are small, and None where it makes no difference."""
-    return _label_sums(engines)[1].value() if spec.recipe.small_data else None
+    if not spec.recipe.small_data:
+        return None
+    return sum((ExactSum.from_array(part.weights[0]) for part in engines.ask(m.TotalWeight())), ExactSum()).value()
 
 
 def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:

@@ -51,6 +51,11 @@ class ClassSums:
 
 
 @dataclass(frozen=True)
+class TotalWeight(Request[ClassSums]):
+    """Sum the weights of all training rows, as if these were of one class."""
+
+
+@dataclass(frozen=True)
 class ClassWeights(Request[ClassSums]):
     """Ask how much the rows of each class weigh; labels are the classes 0 to `n_classes` - 1."""
 
@@ -428,8 +433,8 @@ class Several(Request[Replies]):
 
 
 WIRE_TYPES = (
-    Done, ExactParts, LabelSums, ClassSums, ClassWeights, Counts, ResidualQuery, ResidualCounts, SetBaseMargin,
-    AddTree, GradientRange,
+    Done, ExactParts, LabelSums, ClassSums, TotalWeight, ClassWeights, Counts, ResidualQuery, ResidualCounts,
+    SetBaseMargin, AddTree, GradientRange,
     StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
     DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, SentRounds, GrowRounds, Reason,

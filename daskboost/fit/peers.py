@@ -64,6 +64,8 @@ class Peers(Protocol):
 
 def feature_shares(layout: SlotLayout, n_peers: int) -> list[tuple[int, int]]:
     """One range of features per peer, with about equal numbers of slots; later ranges may be empty."""
+    if n_peers == 1:
+        return [(0, len(layout.n_bins))]
     goals = layout.n_slots * np.arange(1, n_peers) / n_peers
     edges = [0, *np.searchsorted(layout.offsets, goals).tolist(), len(layout.n_bins)]
     return list(pairwise(edges))

@@ -74,14 +74,14 @@ class Booster:
                 f"{len(self.trees)} trees with {len(self.tree_outputs)} tree_outputs and iteration_indptr from "
                 f"{pointers[0]} to {pointers[-1]}: all must be as many as the trees"
             )
-        widths = {tree.leaf_width for tree in self.trees}
-        if len(widths) > 1 or not widths <= {1, self.n_outputs}:
+        widths, n_outputs = {tree.leaf_width for tree in self.trees}, self.n_outputs
+        if len(widths) > 1 or not widths <= {1, n_outputs}:
             raise ParameterError(
-                f"trees have leaves of {sorted(widths)} values for {self.n_outputs} outputs; all must have one value, "
+                f"trees have leaves of {sorted(widths)} values for {n_outputs} outputs; all must have one value, "
                 "or all one per output"
             )
-        if len(scores) not in (1, self.n_outputs):
-            raise ParameterError(f"base_score has {len(scores)} numbers for {self.n_outputs} outputs; give one or all")
+        if len(scores) not in (1, n_outputs):
+            raise ParameterError(f"base_score has {len(scores)} numbers for {n_outputs} outputs; give one or all")
 
     def __repr__(self) -> str:
         return (

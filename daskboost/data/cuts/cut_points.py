@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,16 @@ class Cuts:
 
         `width` : columns of gradients that trees search side by side.
         """
-        return SlotLayout(np.concatenate([[0], np.cumsum(self.n_slots)]).astype(np.int64), self.n_bins, width)
+        found = self._layouts.get(width)
+        if found is None:
+            offsets = np.concatenate([[0], np.cumsum(self.n_slots)]).astype(np.int64)
+            found = self._layouts[width] = SlotLayout(offsets, self.n_bins, width)
+        return found
+
+    @cached_property
+    def _layouts(self) -> dict[int, SlotLayout]:
+        """Layouts of histograms by their width, which all fits of a data set have in common."""
+        return {}
 
     def of(self, feature: int) -> Float32:
         """The cut points of one feature."""

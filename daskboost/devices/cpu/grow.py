@@ -1612,8 +1612,9 @@ def _write_log(state: Growing, thread: int) -> None:
     nodes, rounds, log = state.nodes, state.rounds, state.rounds.log
     counts, size, unit_h = rounds.counts, state.step.counts[SIZE], state.tree.numbers[UNIT_H]
     for node in range(size):
-        at, left, feature, split_bin = counts[LOGGED] + node, nodes.left[node], nodes.feature[node], nodes.split_bin[node]
-        is_inner = left >= 0
+        at, left = counts[LOGGED] + node, nodes.left[node]
+        feature, split_bin = nodes.feature[node], nodes.split_bin[node]
+        is_inner = left != LEAF
         log.left[at], log.right[at] = left, left + is_inner
         log.feature[at], log.split_bin[at], log.default_left[at] = feature, split_bin, nodes.default_left[node] != 0
         log.threshold[at] = _threshold(rounds, feature, split_bin) if is_inner else np.float32(0)
