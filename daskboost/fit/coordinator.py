@@ -23,6 +23,7 @@ from daskboost.fit.messages import AsksEngines, MetricParts, Outbox
 from daskboost.fit.rounds import rounds_of
 from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.params import REPORT_NAME
+from daskboost.tree.device_trees import leaf_limit
 from daskboost.tree.growing_tree import walk_arrays
 
 # The evaluation history of a fit, and when it stops early.
@@ -98,6 +99,8 @@ ASK_SECONDS = 0.1
 """Work that an engine with whole rounds is given at a time: it answers nothing else meanwhile."""
 MORE_ROUNDS = 8
 """How many times as many rounds as before are asked for at the most: what a few took tells what many will."""
+STEP_S = 1e-9
+"""Seconds in which a row goes down a level by a feature, or a slot of a histogram is searched, on one thread."""
 
 TURN_S = 0.05
 """Seconds after which a fit asks again whether it may join GPUs that another one has joined."""
@@ -122,7 +125,7 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
     bounds.start_with(spec.earlier_trees, spec.earlier_outputs, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
     batches: Iterable[Sequence[m.Round]] = (
-        asked_rounds(outbox, len(spec.learning_rates)) if grow_whole_rounds(outbox, spec)
+        asked_rounds(outbox, spec) if grow_whole_rounds(outbox, spec)
         else ((grown.finished(),) for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     rounds = bounds.checked(batches, spec.first_iteration)
@@ -166,13 +169,24 @@ def grow_whole_rounds(outbox: Outbox, spec: FitSpec) -> bool:
     return not reasons
 
 
-def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[Sequence[m.Round]]:
+def first_rounds(spec: FitSpec, n_engines: int) -> int:
+    """Return how many rounds to ask for at first, as many as take about `ASK_SECONDS`: one where engines wait for each
+    other or users' functions are called, whose time nobody knows, and else by the steps of rows and of split search."""
+    recipe, layout = spec.recipe, spec.layout
+    if n_engines > 1 or spec.eval_names or not isinstance(spec.params.objective, str):
+        return 1
+    leaves = leaf_limit(spec.params) or recipe.n_rows
+    steps = recipe.n_rows * len(layout.n_bins) * leaves.bit_length() + leaves * layout.n_slots
+    return max(1, int(ASK_SECONDS / (STEP_S * recipe.n_outputs * steps)))
+
+
+def asked_rounds(outbox: Outbox, spec: FitSpec) -> Iterator[Sequence[m.Round]]:
     """The same rounds from engines that grow them beside their rows (`WholeRounds`), as they come together.
 
     They are asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages;
     those that follow the end of the fit are dropped.
     """
-    n = 1
+    n_rounds, n = len(spec.learning_rates), first_rounds(spec, outbox.n_engines)
     while n_rounds > 0:
         start = time.monotonic()
         told = outbox.ask(m.GrowRounds(min(n, n_rounds)))
