@@ -246,7 +246,9 @@ class DeviceGrower:
         with self._device.errors():
             if kept.batch is self._batches[-1]:
                 self.close_batch()
-            return kept.fetched()
+            found = kept.fetched()
+            self._over.sharing.check()  # tables of GPUs that were parted may have anything in them
+            return found
 
     def _trees_of(self, iteration: int, kept: KeptRound) -> tuple[TreeTable, ...]:
         """Return the trees of a round in the order of outputs.

@@ -7,6 +7,7 @@ its loop run beside each engine, where these grow whole rounds (`whole_rounds.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 from daskboost.data.chunks.shard import Shard
@@ -115,10 +116,12 @@ class Engine:
         self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
         self._sample_answers.clear()
         self._next_work = None
-        with self.device.errors():
-            for part in self._parts:
-                part.close()
-        self.device.close()
+        try:
+            with self.device.errors(), ExitStack() as stack:
+                for part in reversed(self._parts):
+                    stack.callback(part.close)
+        finally:
+            self.device.close()
 
     def _on_sample(self, message: m.OnSample[R]) -> R:
         reply: R = self._sample_answers[type(message.request)](message.request)

@@ -168,14 +168,21 @@ class WholeRounds:
         return {m.WhyNotWhole: self._why_not_whole, m.GrowRounds: self._grow}
 
     def _why_not_whole(self, message: m.WhyNotWhole) -> m.Reason:
-        return self._join() if self._peers.n_peers > 1 else m.Reason("")
+        if self._peers.n_peers == 1:
+            return m.Reason("")
+        try:
+            return self._join()
+        except Exception as error:
+            self._fail(error)
+            raise
 
     def _grow(self, message: m.GrowRounds) -> Told:
         self._is_asked = True
         return self._tell(self._take(min(message.n, self._most)))
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
-        """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it.
+        """Return at most `n` rounds. One that fails does so when it is the next: the fit may end before it. Where GPUs
+        are joined it fails at once, since the others wait for this one.
 
         A device grows half as many rounds more while the host finishes these, or it would have nothing to do.
         """
@@ -190,7 +197,7 @@ class WholeRounds:
         except Exception as error:
             self._fail(error)
             self._ahead = []
-        if not taken and self._failure is not None:
+        if self._failure is not None and (not taken or self._others is not ALONE):
             raise self._failure
         return tuple(taken)
 
@@ -229,12 +236,14 @@ class WholeRounds:
         has_failed, self._failure = self._failure is not None, None
         # What is kept here refers to the engine, whose arrays would wait for the garbage collector.
         self._rounds, self._ahead, self._close_batch, self._join = iter(()), [], None, _closed
-        if has_failed:
-            self._others.abort()
-        self._others.close()
         turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.end()
+        try:
+            if has_failed:
+                self._others.abort()
+            self._others.close()
+        finally:  # a GPU that failed may not let go, and other fits wait
+            if turn is not None:
+                turn.end()
 
 
 def _closed() -> m.Reason:

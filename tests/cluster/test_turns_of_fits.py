@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.emulation import EmulatedRuntime, JoinedByHost
+from cluster.emulated_gpu import WakesByAbort
+from kernels.emulation import EmulatedRuntime
 from strategies.trees import make_data, quantized
 
 from daskboost import Booster, QuantizedDataset, train
@@ -177,39 +178,31 @@ def test_an_engine_that_fails_meanwhile_leaves_no_turn_taken() -> None:
         def share(self, message: Any) -> list[Any]:
             raise PeerLostError("another engine of the fit failed")
 
+        def check(self) -> None:
+            raise AssertionError("not called")
+
     turn = Turn()
     with pytest.raises(PeerLostError):
         turn.is_taken("a", ("a", "b"), Lost())
     assert take_all({"a": turn}, ("a",)) == [True]
 
 
-class WakesByAbort(JoinedByHost):
-    """Joins devices as NCCL does: who waits for another one ends when it is aborted, and for nothing else."""
+class Noted(WakesByAbort):
+    """Says which devices were aborted."""
 
     aborted: list[int] = []  # noqa: RUF012  # of the class: each test's own
 
-    def __init__(self, members: Members) -> None:
-        super().__init__(members)
-        self.is_aborted = threading.Event()
-
-    def add_up(self, values: Any) -> None:
-        try:
-            super().add_up(values)
-        except PeerLostError:
-            assert self.is_aborted.wait(LONG_S)
-            raise
-
     def abort(self) -> None:
         self.aborted.append(self._members.rank)
-        self.is_aborted.set()
+        super().abort()
 
 
 @pytest.fixture
 def aborted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The engines whose devices were aborted."""
-    monkeypatch.setattr(WakesByAbort, "aborted", [])
-    monkeypatch.setattr(EmulatedRuntime, "joined", lambda _, members, names: WakesByAbort(members))
-    return WakesByAbort.aborted
+    monkeypatch.setattr(Noted, "aborted", [])
+    monkeypatch.setattr(EmulatedRuntime, "joined", lambda _, members, names: Noted(members))
+    return Noted.aborted
 
 
 @pytest.mark.emulated

@@ -109,6 +109,9 @@ class JoinedByHost:
         assert values.flags.c_contiguous and out.flags.c_contiguous
         out[...] = self._members.share(values.copy())
 
+    def check(self) -> None:
+        """Whoever is lost fails what is enqueued."""
+
     def abort(self) -> None:
         """The engines' peers wake who waits."""
 

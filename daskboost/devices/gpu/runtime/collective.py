@@ -29,6 +29,9 @@ class Members(Protocol):
     def share(self, message: V, /) -> list[V]:
         """Return what each engine says, in their order; collective."""
 
+    def check(self) -> None:
+        """Raise if another engine is known to have failed, for those that wait for it otherwise."""
+
 
 class Turn:
     """One fit's at a time, of a GPU: kernels of two that wait for other GPUs could keep each other from running."""
@@ -73,11 +76,16 @@ class Collective(Protocol):
         """Enqueue: `out` becomes the values of each GPU, one behind the other; C-contiguous, of one shape
         everywhere."""
 
+    def check(self) -> None:
+        """Raise if it was aborted: what was enqueued may have ended without the other GPUs' numbers."""
+
     def abort(self) -> None:
-        """Have everything that waits for other GPUs end, in vain, from any thread: one of them does not come."""
+        """Have everything that waits for other GPUs end, in vain, from any thread: one of them does not come. It does
+        not wait for that."""
 
     def close(self) -> None:
-        """Give back what joins the GPUs; called once, by the engine's thread, when all that was enqueued has ended."""
+        """Give back what joins the GPUs; called once, by the engine's thread, when nothing else is enqueued and graphs
+        are gone."""
 
 
 class Alone:
@@ -92,6 +100,9 @@ class Alone:
     def gather(self, values: Array, out: Array) -> None:
         """Copy the values of the only GPU."""
         out[0] = values
+
+    def check(self) -> None:
+        """Never fail: nobody else has numbers."""
 
     def abort(self) -> None:
         """Wait for nobody."""
@@ -111,3 +122,8 @@ class Sharing:
     """Joins GPUs that have other rows, which add up what they know of theirs."""
     features: Collective = ALONE
     """Joins GPUs that have other features of the same rows."""
+
+    def check(self) -> None:
+        """See `Collective.check`, of both."""
+        self.rows.check()
+        self.features.check()
