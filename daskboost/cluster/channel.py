@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import select
 import socket
 import ssl
 import struct
@@ -111,12 +112,12 @@ class Channel:
         self._most_bytes = MAX_BYTES
         self.limit_silence(None)
 
-    def limit_silence(self, silence_s: float | None, is_excused: Callable[[], bool] = lambda: False) -> None:
+    def limit_silence(self, silence_s: float | None, bears: Callable[[float], bool] = lambda quiet_s: False) -> None:
         """Change the seconds of silence that a message bears, sent or received; None for any.
 
-        Silence for so long is borne once more where `is_excused` returns True.
+        Silence for so long is borne once more where `bears` returns True, told the seconds since something came.
         """
-        self._is_excused = is_excused
+        self._bears = bears
         self._socket.settimeout(silence_s)
 
     def fileno(self) -> int:
@@ -185,11 +186,23 @@ class Channel:
         """Whether bytes wait that the operating system no longer knows of (decrypted ones)."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
+    def has_bytes(self) -> bool:
+        """Whether something has come that nobody has read; for the thread that reads."""
+        return self.has_buffered() or bool(select.select([self._socket], [], [], 0.0)[0])
+
     def hung_up(self) -> bool:
-        """Whether the other side closed the connection; safe from any thread, and takes no bytes."""
+        """Whether the other side closed the connection, even if it said something before that nobody has read; safe
+        from any thread, and takes no bytes."""
         if self._closed:
             return True
-        try:  # on the raw socket, below TLS: SSLSocket refuses to peek
+        if hasattr(select, "POLLRDHUP"):
+            poll = select.poll()
+            try:
+                poll.register(self._socket, select.POLLRDHUP)
+            except ValueError:  # closed meanwhile
+                return True
+            return bool(poll.poll(0))
+        try:  # not on Linux, where unread bytes hide the end; below TLS, since SSLSocket refuses to peek
             return socket.socket.recv(self._socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
             return False
@@ -232,17 +245,21 @@ class Channel:
 
     def _write_piece(self, view: memoryview) -> None:
         """Send all bytes; unlike by `sendall`, the limit is one of silence, however long all of them take."""
-        most = len(view) if self._socket.gettimeout() is None else SEND_BYTES
+        limit_s = self._socket.gettimeout()
+        most = len(view) if limit_s is None else SEND_BYTES
+        quiet_s = 0.0
         while view:
             try:
                 n = self._socket.send(view[:most])
             except TimeoutError:
-                if not self._is_excused():
+                quiet_s += limit_s or 0.0
+                if not self._bears(quiet_s):
                     raise
             else:
-                view = view[n:]
+                view, quiet_s = view[n:], 0.0
 
     def _read(self, view: memoryview) -> None:
+        quiet_s = 0.0
         try:
             while view:
                 if self._deadline < math.inf:
@@ -253,12 +270,13 @@ class Channel:
                 try:
                     n = self._socket.recv_into(view, len(view))
                 except TimeoutError:
-                    if not self._is_excused():
+                    quiet_s += self._socket.gettimeout() or 0.0
+                    if not self._bears(quiet_s):
                         raise
                     continue
                 if n == 0:
                     raise ChannelClosedError("the other side hung up")
-                view = view[n:]
+                view, quiet_s = view[n:], 0.0
         except TimeoutError as error:
             raise ChannelSilentError("the other side fell silent") from error
         except ChannelClosedError:

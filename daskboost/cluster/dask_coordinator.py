@@ -19,8 +19,9 @@ from daskboost.cluster.channel import Channel, ChannelClosedError, ChannelSilent
 from daskboost.cluster.context import CoordinatorContext, RemoteCall
 from daskboost.cluster.dask_comms import UnreachableError, open_channels
 from daskboost.cluster.dask_sessions import OpenSession
-from daskboost.cluster.dask_watch import find_computing, result_of
+from daskboost.cluster.dask_watch import result_of
 from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
+from daskboost.cluster.silence import Doing, Silence, find_doing
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
 from daskboost.local.links import Failure
 from daskboost.wire import Frame, WireError, encode, register
@@ -37,8 +38,8 @@ class ChannelEngines:
     """Where each engine runs, for messages to people."""
     silence_s: float
     """Seconds without a sign of life after which a working engine's worker counts as lost."""
-    is_computing: Callable[[str], bool] = lambda worker: False
-    """Whether a silent worker computes, by its address: then it has as many seconds again."""
+    look_at: Callable[[Sequence[str]], Mapping[str, Doing]] = lambda workers: {}
+    """What processes of silent workers do, by their addresses: if one computes it has as many seconds again."""
 
     def __post_init__(self) -> None:
         self._failure: DaskBoostError | None = None
@@ -46,8 +47,10 @@ class ChannelEngines:
         self._phase = "opening"
         self._closed = False
         self._selector = selectors.DefaultSelector()
+        self._tick_s = min(LOOK_S, self.silence_s / 4)
+        self._silences = [Silence(self.silence_s) for _ in self.channels]
         for rank, channel in enumerate(self.channels):
-            channel.limit_silence(self.silence_s, partial(self._excuses, rank))
+            channel.limit_silence(self._tick_s, partial(self._bears, rank))
             self._selector.register(channel, selectors.EVENT_READ, rank)
 
     @property
@@ -104,13 +107,12 @@ class ChannelEngines:
     def _gather(self) -> list[Any]:
         replies: list[Any] = [None] * self.n_engines
         pending = set(range(self.n_engines))
-        quiet_s = [0.0] * self.n_engines
+        quiet_s = dict.fromkeys(pending, 0.0)
         consequence: DaskBoostError | None = None
         grace_s = GRACE_S
-        tick_s = min(LOOK_S, self.silence_s / 4)
         while pending and grace_s > 0:
             started = time.monotonic()
-            ready = self._ready(pending, tick_s)
+            ready = self._ready(pending, self._tick_s)
             for rank in ready:
                 quiet_s[rank] = 0.0
                 try:
@@ -130,14 +132,11 @@ class ChannelEngines:
                     self._selector.unregister(self.channels[rank])  # it hangs up now, and is not to blame
                     consequence = consequence or error_
             # Where this process itself was held up for long, what came meanwhile waits to be read: that is no silence.
-            waited_s = min(time.monotonic() - started, tick_s)
-            for rank in pending.difference(ready):
-                quiet_s[rank] += waited_s
-                if quiet_s[rank] <= self.silence_s:
-                    continue
-                if not self._excuses(rank):
-                    self._fail(self._lost(rank, ChannelSilentError(f"no sign of life for {self.silence_s:g} s")))
-                quiet_s[rank] = 0.0
+            waited_s = min(time.monotonic() - started, self._tick_s)
+            silent = {rank: quiet_s[rank] + waited_s for rank in pending.difference(ready)}
+            quiet_s |= silent
+            for rank in self._given_up(silent):
+                self._fail(self._lost(rank, ChannelSilentError("it fell silent")))
             if consequence is not None:
                 grace_s -= waited_s
         if consequence is not None:
@@ -149,9 +148,24 @@ class ChannelEngines:
         buffered = [rank for rank in pending if self.channels[rank].has_buffered()]
         return buffered or [key.data for key, _ in self._selector.select(timeout_s)]
 
-    def _excuses(self, rank: int) -> bool:
-        """Return whether an engine has a reason to be silent, and nobody a reason not to wait for it."""
-        return self._failure is None and rank not in self._departed and self.is_computing(self.workers[rank])
+    def _bears(self, rank: int, quiet_s: float) -> bool:
+        """Return whether to wait on for an engine from which nothing came for so many seconds."""
+        return not self._given_up({rank: quiet_s})
+
+    def _given_up(self, quiet_s: Mapping[int, float]) -> list[int]:
+        """Return those of some engines that are waited for no longer, given the seconds since something came."""
+        given_up = [rank for rank in quiet_s if self._failure is not None or rank in self._departed]
+        suspects = [
+            rank for rank, seconds in quiet_s.items()
+            if rank not in given_up and self._silences[rank].needs_look(seconds)
+        ]  # fmt: skip
+        doing = self.look_at([self.workers[rank] for rank in suspects]) if suspects else {}
+        for rank in suspects:
+            reason = self._silences[rank].why_lost(quiet_s[rank], doing.get(self.workers[rank]))
+            if reason and not self.channels[rank].has_bytes():  # they may have come meanwhile
+                self._departed.setdefault(rank, reason)
+                given_up.append(rank)
+        return given_up
 
     def _lost(self, rank: int, error: Exception) -> WorkerLostError:
         reason = self._departed.get(rank, str(error))
@@ -264,7 +278,7 @@ class CoordinatorRun:
     def _coordinate(self) -> Any:
         request = self.request
         function, argument = request.coordinator.resolve()
-        engines = ChannelEngines(self._connect(), request.workers, request.silence_s, self._is_computing)
+        engines = ChannelEngines(self._connect(), request.workers, request.silence_s, self._look_at)
         try:
             self._publish(engines)
             engines.ask_each(
@@ -302,11 +316,11 @@ class CoordinatorRun:
             lost = f"worker {error.address} cannot be reached from the {self.place}: {error}"
             raise WorkerLostError(lost) from error
 
-    def _is_computing(self, worker: str) -> bool:
-        """Return whether a silent worker's process computes, as its nanny sees it."""
-        asking = find_computing(self.scheduler, self.connection_args, [worker])
-        asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
-        return worker in result_of(asked, self._loop, lambda: FitCancelledError("this process ends"))
+    def _look_at(self, workers: Sequence[str]) -> Mapping[str, Doing]:
+        """Return what processes of silent workers do, as their nannies see it."""
+        looking = find_doing(self.scheduler, self.connection_args, workers)
+        asked = asyncio.run_coroutine_threadsafe(looking, self._loop)
+        return result_of(asked, self._loop, lambda: FitCancelledError("this process ends"))
 
     def _report(self, event: Mapping[str, Any]) -> None:
         self._emit(("progress", encode(dict(event))))

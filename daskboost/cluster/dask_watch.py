@@ -5,7 +5,7 @@
 
 Dask itself notices that a worker is frozen or its host gone after five minutes, and tasks, messages and data there are
 waited for until then. The scheduler tells everybody when a worker's last heartbeat came; it needs no package of ours.
-A worker whose heartbeats stay out is judged only once its nanny was asked (`find_computing`).
+A worker whose heartbeats stay out is judged only once its nanny was asked (`silence.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed.comm import Comm, connect
-from distributed.protocol.pickle import dumps
 from distributed.scheduler import heartbeat_interval
 
 from daskboost.cluster.limits import (
@@ -30,91 +28,21 @@ from daskboost.cluster.limits import (
     FIRST_LOOK_S,
     GRACE_S,
     HEARTBEATS,
-    LOOK_APART_S,
     LOOK_S,
-    OPINION_S,
     SCHEDULER_PATIENCE,
     SILENCE_KEY,
+    STOPPED_S,
     silence_s,
 )
+from daskboost.cluster.silence import Silence, find_doing
 from daskboost.errors import DaskBoostError, SchedulerLostError, WorkerLostError
 
 if TYPE_CHECKING:
-    from distributed import Client, Nanny
+    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-# Whether a worker that shows no sign of life computes: its nanny looks, which is a process of its own on that host.
-#
-# Signs of life need Python's lock and some of a processor. A worker lacks them for long where compiled code of others
-# holds the lock, or where its host has more to do than processors; it is no more lost than one that answers. A process
-# that is frozen does not compute, and a host that vanished has no nanny that says so. Workers without a nanny, and
-# hosts that are no Linux, leave the question open.
-
-LOOKS = 10
-"""A nanny looks so many times at its worker's process before it says what that does."""
-LEAST_FOUND = 8
-"""A process computes that does so in this many of the looks."""
-
-
-async def find_computing(scheduler: str, connection_args: dict[str, Any], suspects: Iterable[str]) -> set[str]:
-    """Return those of some workers whose processes compute, as their nannies see them, within `OPINION_S`.
-
-    Parameters
-    ----------
-    scheduler : str
-        The scheduler's address, over which nannies are asked: workers may not be reachable from here.
-    connection_args : dict
-        This process's own, from the cluster's Security.
-    suspects : iterable of str
-        The workers' addresses.
-    """
-    with contextlib.suppress(OSError):  # a timeout is one as well
-        async with asyncio.timeout(OPINION_S):
-            comm = await connect(scheduler, timeout=CONNECT_TIMEOUT_S, **connection_args)
-            try:
-                await comm.write({"op": "identity", "n_workers": -1, "reply": True})
-                workers = (await comm.read())["workers"]
-                asked = [each for each in suspects if each in workers and workers[each]["nanny"] is not None]
-                message = {"op": "run", "function": dumps(is_computing), "wait": True}
-                await comm.write(
-                    {"op": "broadcast", "msg": message, "workers": asked, "nanny": True, "on_error": "ignore",
-                     "reply": True}
-                )  # fmt: skip
-                answers = await comm.read()
-            finally:
-                comm.abort()
-            return {each for each in asked if _says_so(answers.get(each))}
-    return set()
-
-
-def _says_so(answer: object) -> bool:
-    """Return whether a nanny's answer, which may be an error, is yes."""
-    return isinstance(answer, dict) and answer.get("status") == "OK" and answer["result"] is True
-
-
-async def is_computing(dask_worker: Nanny) -> bool:
-    """Return whether the worker of a nanny, in whose process this runs, computes all the time, or nearly.
-
-    Threads that wait for Python's lock wake up now and then to ask for it: that is no computing.
-    """
-    found = 0
-    for _ in range(LOOKS):
-        found += wants_processor(dask_worker.pid)
-        await asyncio.sleep(LOOK_APART_S)
-    return found >= LEAST_FOUND
-
-
-def wants_processor(pid: int | None) -> bool:
-    """Return whether a thread of a process runs, or waits for nothing but a processor or a disk; False if unknown."""
-    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
-            if file.read_text().rpartition(")")[2].split()[0] in "RD":
-                return True
-    return False
 
 
 class WorkerSilentError(WorkerLostError):
@@ -143,7 +71,7 @@ async def heard(client: Client, work: Awaitable[T], step: str, workers: Collecti
     Raises
     ------
     WorkerLostError
-        A worker that is needed is not there, or showed no sign of life for `silence_s`.
+        A worker that is needed is not there, or its process is stopped, or it showed no sign of life for `silence_s`.
     SchedulerLostError
         The scheduler hung up, or gave no answer for `SCHEDULER_PATIENCE` times as long.
     """
@@ -192,6 +120,7 @@ class Watch:
         self._comm: Comm | None = None
         self._last_heard: dict[str, float] = {}
         self._quiet_s: dict[str, float] = {}
+        self._silences: dict[str, Silence] = {}
 
     async def run(self) -> None:
         """Return never; raise what `heard` does."""
@@ -269,28 +198,38 @@ class Watch:
     async def _judge(self, found: Mapping[str, Any], look_s: float) -> None:
         """Take in one look; raise if a worker that is needed is gone, or was silent for too long."""
         self._check_there(found)
-        limit_s = max(self._silence_s, HEARTBEATS * heartbeat_interval(len(found)))
+        missed_s = HEARTBEATS * heartbeat_interval(len(found))
         needed = found if self._workers is None else self._workers
+        suspects: list[str] = []
         for worker in needed:
             at = found[worker]["last_seen"]
             # Where the scheduler was held up for long, heartbeats wait to be read: a look counts as one interval.
             quiet_s = self._quiet_s.get(worker, 0.0) + look_s
             self._quiet_s[worker] = quiet_s if self._last_heard.get(worker) == at else 0.0
             self._last_heard[worker] = at
-        silent = [worker for worker in needed if self._quiet_s[worker] > limit_s]
-        if silent:
-            computing = await find_computing(self._scheduler(), self._client.connection_args, silent)
-            for worker in silent:
-                if worker not in computing:
-                    raise WorkerSilentError(self._worker_lost(worker, limit_s))
-                self._quiet_s[worker] = 0.0
+            silence = self._silences.setdefault(
+                worker, Silence(max(self._silence_s, missed_s), max(STOPPED_S, missed_s))
+            )
+            if silence.needs_look(self._quiet_s[worker]):
+                suspects.append(worker)
+        if suspects:
+            doing = await find_doing(self._scheduler(), self._client.connection_args, suspects)
+            for worker in suspects:
+                reason = self._silences[worker].why_lost(self._quiet_s[worker], doing.get(worker))
+                if reason and not await self._was_heard(worker):
+                    raise WorkerSilentError(self._worker_lost(worker, reason))
 
-    def _worker_lost(self, worker: str, limit_s: float) -> str:
+    async def _was_heard(self, worker: str) -> bool:
+        """Return whether a worker has shown a sign of life since the last look."""
+        found = (await self._look()).get(worker)
+        return found is not None and found["last_seen"] != self._last_heard[worker]
+
+    def _worker_lost(self, worker: str, reason: str) -> str:
         return (
-            f"worker {worker} was lost in {self._step}: no sign of life for {limit_s:g} s. It is frozen, its host is "
-            "gone, or, where no nanny can tell, it holds Python's lock. End it and fit again, a QuantizedDataset made "
-            "anew; where reading a partition takes so long, raise the limit: "
-            f"dask.config.set({{{SILENCE_KEY!r}: '{4 * limit_s:g}s'}})"
+            f"worker {worker} was lost in {self._step}: {reason}. It is frozen, its host is gone, or, where no nanny "
+            "can tell, it holds Python's lock. End it and fit again, a QuantizedDataset made anew; where reading a "
+            "partition takes so long, raise the limit: "
+            f"dask.config.set({{{SILENCE_KEY!r}: '{4 * self._silence_s:g}s'}})"
         )
 
     def _check_there(self, found: Mapping[str, Any]) -> None:
@@ -311,8 +250,8 @@ _unfinished: weakref.WeakKeyDictionary[Client, set[asyncio.Future[Any]]] = weakr
 """Clean-ups that still go on, of each client; touched on its event loop alone."""
 
 
-async def clean_up(client: Client, begin: Callable[[], Awaitable[Any]]) -> None:
-    """Begin what only tidies up, and wait for it, but for `CLEAN_UP_S` at most; it goes on behind.
+async def clean_up(client: Client, begin: Callable[[], Awaitable[Any]], within_s: float = CLEAN_UP_S) -> None:
+    """Begin what only tidies up, and wait for it, but for some seconds at most; it goes on behind.
 
     While an earlier clean-up still goes on, somebody does not answer: then there is no wait at all.
     """
@@ -321,7 +260,7 @@ async def clean_up(client: Client, begin: Callable[[], Awaitable[Any]]) -> None:
     others = _unfinished.setdefault(client, set())
     task = asyncio.ensure_future(_quietly(begin))
     try:
-        await asyncio.wait([task], timeout=0.0 if others else CLEAN_UP_S)
+        await asyncio.wait([task], timeout=0.0 if others else within_s)
     finally:
         if not task.done():
             others.add(task)

@@ -4,7 +4,8 @@ Three things end a wait early: the other side hangs up (a process that is killed
 worker left, or nothing shows that the other side still lives for `silence_s()`. All that works shows so: engines by
 heartbeats over their fit's connection, from a thread of their own, workers by Dask's heartbeats to the scheduler, a
 scheduler by answers. A worker that fell silent is lost only if its nanny, where it has one, does not see it compute
-(`dask_watch.py`): neither Python's lock nor a busy host makes a worker a lost one.
+(`silence.py`): neither Python's lock nor a busy host makes a worker a lost one. One whose process is stopped, as its
+nanny sees, is lost after `STOPPED_S` already.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ SILENCE_KEY = "daskboost.silence"
 SILENCE_S = 15.0
 """A worker counts as lost after so long without a sign of life. A dead process shows at once; this is for hosts that
 vanish and processes that are frozen, and a worker may well hold Python's lock for some seconds."""
+STOPPED_S = 1.5
+"""A nanny looks after so long whether its worker's process is stopped: two signs of life that Dask's scheduler misses,
+and six of an engine's."""
 LEAST_SILENCE_S = 1.0
 """`silence_s` can be no less: Dask's heartbeats come every half second."""
 SCHEDULER_PATIENCE = 4
@@ -25,7 +29,7 @@ HEARTBEATS = 3
 """A worker must miss so many of Dask's heartbeats in a row; their interval grows with the number of workers."""
 HEARTBEAT_S = 0.25
 """An engine shows signs of life so often, and a working one learns within so long that it was cancelled."""
-LOOK_S = 1.0
+LOOK_S = 0.5
 """Whoever waits looks so often at who still lives."""
 BOARD_LOOK_S = 1e-4
 """An engine looks so often whether the others of its host see its messages, once in a fit."""

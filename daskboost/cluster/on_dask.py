@@ -31,8 +31,8 @@ from daskboost.cluster.dask_plugins import (
     worker_host,
 )
 from daskboost.cluster.dask_watch import check_loop, clean_up, event_loop, heard, scheduler_address
-from daskboost.cluster.limits import CANCEL_S, CONNECT_TIMEOUT_S, LOOK_S, silence_s
-from daskboost.errors import DaskBoostError, SchedulerLostError
+from daskboost.cluster.limits import CANCEL_S, CLEAN_UP_S, CONNECT_TIMEOUT_S, LOOK_S, silence_s
+from daskboost.errors import DaskBoostError, SchedulerLostError, WorkerLostError
 from daskboost.local.links import Failure, RemoteError
 from daskboost.wire import decode, encode
 
@@ -139,8 +139,8 @@ async def _run_fit(
         events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
         # The coordinator watches the workers; here it is the scheduler that must live.
         return await heard(client, _result(events, on_progress), "the fit", ())
-    except BaseException:
-        await _withdraw(client, request)
+    except BaseException as error:
+        await _withdraw(client, request, 0.0 if isinstance(error, WorkerLostError) else CLEAN_UP_S)
         raise
 
 
@@ -206,12 +206,13 @@ async def _announce(client: Client, request: FitRequest, extras: Mapping[str, An
     await heard(client, asyncio.gather(*calls), "announcing the fit to the workers", workers)
 
 
-async def _withdraw(client: Client, request: FitRequest) -> None:
+async def _withdraw(client: Client, request: FitRequest, within_s: float) -> None:
     """Sessions that open do it themselves when they end; this is for fits that fail before, on workers that are still
-    there."""
+    there. Those that are lost do not answer."""
     await clean_up(
         client,
         lambda: client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore"),
+        within_s,
     )
 
 

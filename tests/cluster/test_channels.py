@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,9 @@ from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, C
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
+from daskboost.cluster.limits import STOPPED_S
 from daskboost.cluster.session import ChannelPeers, EngineSession
+from daskboost.cluster.silence import Doing, Silence
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
 from daskboost.local.links import PeerLostError
 from daskboost.wire import WireError
@@ -334,32 +336,102 @@ def test_silence_with_an_excuse_is_borne_again(pair: Pair) -> None:
     """In the middle of a message too, whose other end was held up."""
     near, far = map(Channel, pair())
     excuses = [True, True, False]
-    far.limit_silence(0.2, lambda: excuses.pop(0))
+    told: list[float] = []
+
+    def bears(quiet_s: float) -> bool:
+        told.append(quiet_s)
+        return excuses.pop(0)
+
+    far.limit_silence(0.2, bears)
     with closing(near), closing(far), pytest.raises(ChannelSilentError, match="fell silent"):
         near._socket.sendall(PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 100))
         far.receive()
     assert not excuses
+    assert told == pytest.approx([0.2, 0.4, 0.6])
 
 
-@pytest.mark.parametrize("computes", [True, False])
-def test_a_silent_worker_that_computes_is_waited_for(
-    clusters: Callable[..., Cluster], computes: bool
-) -> None:
+@pytest.mark.parametrize("doing", ["computes", "waits", None])
+def test_a_silent_worker_that_computes_is_waited_for(clusters: Callable[..., Cluster], doing: Doing | None) -> None:
     cluster = clusters(2, silence_s=1.0)
     asked: list[str] = []
 
-    def is_computing(worker: str) -> bool:
-        asked.append(worker)
-        return computes
+    def look_at(workers: Sequence[str]) -> dict[str, Doing]:
+        asked.extend(workers)
+        return {} if doing is None else dict.fromkeys(workers, doing)
 
-    cluster.engines.is_computing = is_computing
+    cluster.engines.look_at = look_at
     cluster.sessions[1].channel.send_alive = lambda: None  # type: ignore[method-assign]
-    if computes:
+    if doing == "computes":
         assert cluster.engines.ask(Sleep(3.5)) == [None, None]
     else:
         with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*no sign of life for 1 s"):
             cluster.engines.ask(Sleep(60))
     assert set(asked) == {"tcp://worker:1"}
+
+
+@pytest.mark.parametrize("in_message", [False, True])
+def test_a_worker_whose_process_is_stopped_is_lost_long_before_the_limit(
+    clusters: Callable[..., Cluster], in_message: bool
+) -> None:
+    cluster = clusters(2, silence_s=60.0)
+    cluster.engines.look_at = lambda workers: {"tcp://worker:0": "waits", "tcp://worker:1": "is stopped"}
+    channel = cluster.sessions[1].channel
+    channel.send_alive = lambda: None  # type: ignore[method-assign]
+    if in_message:
+        channel._socket.sendall(PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 100))
+    started = time.monotonic()
+    with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*its process is stopped, by a signal or a debugger"):
+        cluster.engines.ask(Sleep(60))
+    assert STOPPED_S < time.monotonic() - started < STOPPED_S + 3
+
+
+def test_a_worker_is_not_lost_that_was_heard_while_somebody_looked(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2, silence_s=1.0)
+    channel = cluster.sessions[1].channel
+    send_alive = channel.send_alive
+    channel.send_alive = lambda: None  # type: ignore[method-assign]
+    looks: list[list[str]] = []
+
+    def look_at(workers: Sequence[str]) -> dict[str, Doing]:
+        looks.append([*workers])
+        send_alive()
+        return dict.fromkeys(workers, "is stopped" if len(looks) == 1 else "waits")
+
+    cluster.engines.look_at = look_at
+    assert cluster.engines.ask(Sleep(3.5)) == [None, None]
+    assert len(looks) > 1 and all(each == ["tcp://worker:1"] for each in looks)
+
+
+def test_when_a_silent_workers_process_is_looked_at() -> None:
+    """Once soon, whether it is stopped; then at the limit, and after as long again while it computes."""
+    silence = Silence(limit_s=10.0, first_s=1.5)
+    looks: list[float] = []
+    for tick in range(1, 80):
+        quiet_s = tick / 2
+        if silence.needs_look(quiet_s):
+            looks.append(quiet_s)
+            assert silence.why_lost(quiet_s, "waits" if len(looks) == 1 else "computes") == ""
+    assert looks == [2.0, 10.5, 21.0, 31.5]
+    assert not silence.needs_look(0.5) and silence.needs_look(2.0)  # something came
+    assert silence.why_lost(2.0, None) == "" and not silence.needs_look(10.0) and silence.needs_look(10.1)
+    assert silence.why_lost(10.1, "waits") == silence.why_lost(10.1, None) == "no sign of life for 10 s"
+    assert "its process is stopped" in Silence(10.0).why_lost(2.0, "is stopped")
+    impatient = Silence(limit_s=1.0)
+    assert not impatient.needs_look(1.0) and impatient.needs_look(1.1)
+    assert impatient.why_lost(1.1, None) == "no sign of life for 1 s"
+
+
+def test_who_hung_up_is_noticed_before_what_it_said_is_read(pair: Pair) -> None:
+    """A coordinator may have asked for more when it hangs up, and its engine waits for others meanwhile."""
+    near, far = map(Channel, pair())
+    near.send("more")
+    assert not far.hung_up()
+    near.finish()
+    assert far.hung_up()
+    assert far.receive() == "more" and far.hung_up()
+    near.close()
+    far.close()
+    assert far.hung_up()
 
 
 def test_draining_ends_however_much_comes() -> None:

@@ -40,18 +40,20 @@ from dask import delayed
 from distributed import Client
 
 import daskboost as db
-from daskboost.cluster import dask_comms, dask_data, dask_tasks, dask_watch, limits
+from daskboost.cluster import dask_comms, dask_data, dask_tasks, dask_watch, limits, silence
 from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_watch import find_computing, on_loop, scheduler_address, wants_processor
+from daskboost.cluster.dask_watch import on_loop, scheduler_address
 from daskboost.cluster.on_dask import Place, run_fit
+from daskboost.cluster.silence import find_doing, is_stopped, thread_states, wants_processor
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
 SILENCE_S = 3.0
 """Enough for workers on a busy machine to be heard."""
 SOON_S = SILENCE_S + 12.0
 """Until an error must be there: the silence, at most four waits for clean-ups, and a busy machine. Dask takes 300."""
+STOPPED = "no sign of life, and its process is stopped"
 ROWS, PARTS = 400, 4
 
 
@@ -120,7 +122,7 @@ def test_an_estimators_fit_ends_soon_after_a_worker_froze_in_mid_round(client: C
     sets = [(frame(), "label"), (frame(), "label")]
     estimator = db.DaskBoostRegressor(n_estimators=100_000, callbacks=[strike])
     try:
-        with pytest.raises(WorkerLostError, match=rf"worker .* was lost in .*no sign of life for {SILENCE_S:g} s"):
+        with pytest.raises(WorkerLostError, match=rf"worker .* was lost in .*{STOPPED}"):
             estimator.fit(frame(), "label", eval_set=sets)
         assert time.monotonic() - strike.at < SOON_S
     finally:
@@ -143,7 +145,7 @@ def test_a_worker_that_freezes_before_the_rounds_is_noticed(
     rows = frame(strike)
     strike.arm(reads)
     sets = [(rows[rows.a < 9], "label")]
-    lost = rf"worker tcp://\S+ was lost in {step}: no sign of life for {SILENCE_S:g} s\. It is frozen"
+    lost = rf"worker tcp://\S+ was lost in {step}: {STOPPED}, by a signal or a debugger\. It is frozen"
     with strike.thawing():
         soon(lambda: db.DaskBoostClassifier(n_estimators=2).fit(rows, "label", eval_set=sets), WorkerLostError, lost)
     assert eventually(lambda: not held(client), 30)
@@ -284,39 +286,50 @@ def test_workers_that_hold_pythons_lock_for_longer_than_the_limit_are_not_lost(c
         assert outcome["replies"] == [[None, None], [1, 2]]
 
 
-@pytest.mark.parametrize(("wants", "expected"), [([1] * 9 + [0], True), ([1, 1, 0] * 4, False), ([0] * 10, False)])
-def test_a_process_computes_that_wants_a_processor_most_of_the_time(
-    wants: list[int], expected: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seen", "expected"), [
+    (["SR"] * 9 + ["SS"], "computes"), (["R", "D", "S"] * 4, "waits"), (["SI"] * 10, "waits"), ([""] * 10, "waits"),
+    (["TT", "Tt"] * 5, "is stopped"), (["T"] * 9 + ["S"], "waits"), (["TS"] * 10, "waits"),
+])  # fmt: skip
+def test_what_a_process_does_that_is_looked_at_some_times(
+    seen: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that wait for Python's lock wake up now and then to ask for it."""
-    looks = iter(wants)
-    monkeypatch.setattr(dask_watch, "wants_processor", lambda pid: bool(next(looks)))
-    monkeypatch.setattr(dask_watch, "LOOK_APART_S", 0.0)
+    """Threads that wait for Python's lock wake up now and then to ask for it; one that is traced runs at times."""
+    looks = iter(seen)
+    monkeypatch.setattr(silence, "thread_states", lambda pid: next(looks))
+    monkeypatch.setattr(silence, "LOOK_APART_S", 0.0)
     nanny: Any = SimpleNamespace(pid=1)
-    assert asyncio.run(dask_watch.is_computing(nanny)) == expected
+    assert asyncio.run(silence.what_it_does(nanny)) == expected
 
 
 @pytest.mark.parametrize("nanny", [True, False])
 def test_nannies_tell_who_computes(nanny: bool, client: Client) -> None:
-    def find(client: Client, suspects: list[str]) -> set[str]:
-        return on_loop(client, find_computing(scheduler_address(client), client.connection_args, suspects))
+    def find(client: Client, suspects: list[str]) -> dict[str, str]:
+        return {**on_loop(client, find_doing(scheduler_address(client), client.connection_args, suspects))}
 
     with ExitStack() as stack:
         if not nanny:
             client = stack.enter_context(local_cluster(processes=False))
         first, second = worker_addresses(client)
-        assert find(client, [first, second, "tcp://127.0.0.1:1"]) == set()
+        at_rest = dict.fromkeys([first, second], "waits") if nanny else {}
+        assert find(client, [first, second, "tcp://127.0.0.1:1"]) == at_rest
         held_s, looked_s = (8.0, 6.0) if nanny else (2.0, 1.5)  # without one, this process is held as well
         busy = client.submit(hold_lock, held_s, workers=[first], pure=False)
-        assert eventually(lambda: find(client, [first, second]) == {first}, looked_s) == nanny
+        assert eventually(lambda: find(client, [first, second]).get(first) == "computes", looked_s) == nanny
         busy.result(60)
+        if nanny:
+            pid = client.run(os.getpid)[second]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert find(client, [first, second]) == {**at_rest, second: "is stopped"}
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
 
 def test_a_scheduler_that_does_not_answer_knows_of_nobody_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_watch, "OPINION_S", 1.0)
+    monkeypatch.setattr(silence, "OPINION_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        assert asyncio.run(asyncio.wait_for(find_computing(address, {}, ["tcp://a"]), SOON_S)) == set()
+        assert asyncio.run(asyncio.wait_for(find_doing(address, {}, ["tcp://a"]), SOON_S)) == {}
 
 
 def test_a_process_that_is_frozen_or_waits_does_not_compute() -> None:
@@ -326,15 +339,18 @@ def test_a_process_that_is_frozen_or_waits_does_not_compute() -> None:
         try:
             assert process.stdin is not None and process.stdout is not None
             process.stdout.readline()
-            assert eventually(lambda: not wants_processor(process.pid), 30)  # it reads
+            assert eventually(lambda: not wants_processor(thread_states(process.pid)), 30)  # it reads
+            assert not is_stopped(thread_states(process.pid))
             process.stdin.close()
             process.stdout.readline()
-            assert eventually(lambda: all(wants_processor(process.pid) for _ in range(20)), 30)
+            assert eventually(lambda: all(wants_processor(thread_states(process.pid)) for _ in range(20)), 30)
             os.kill(process.pid, signal.SIGSTOP)
-            assert eventually(lambda: not wants_processor(process.pid), 30)
+            assert eventually(lambda: is_stopped(thread_states(process.pid)), 30)
+            assert not wants_processor(thread_states(process.pid))
         finally:
             process.kill()
-    assert not wants_processor(process.pid) and not wants_processor(None)
+    for gone in (thread_states(process.pid), thread_states(None)):
+        assert not wants_processor(gone) and not is_stopped(gone)
 
 
 def test_closing_a_data_set_on_the_clients_event_loop_does_not_wait(client: Client) -> None:
