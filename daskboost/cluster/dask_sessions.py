@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
-from daskboost.cluster.limits import HELLO_S
+from daskboost.cluster.limits import DRAIN_S, HELLO_S
 from daskboost.cluster.message_board import MessageBoard
 from daskboost.cluster.session import ChannelPeers, Engine, EngineSession
 from daskboost.local.links import Failure, PeerLostError
@@ -217,9 +218,18 @@ class WorkerHost:
             logger.info("fit %s: engine %d ended", request.fit_id, request.rank)
 
     def _open_engine(self, request: OpenSession, peers: ChannelPeers, extras: Mapping[str, Any]) -> Engine:
+        self._await_endings(request.token)
         function, argument = request.call.resolve()
         engine: Engine = function(EngineContext(self.place, peers, extras), argument)
         return engine
+
+    def _await_endings(self, token: str) -> None:
+        """Wait for engines of fits that have ended, as after Ctrl-C: they free what the next one plans to have."""
+        with self._lock:
+            ending = [session for own, session in self._sessions.items() if own != token and session.is_left]
+        deadline = time.monotonic() + DRAIN_S
+        for session in ending:
+            session.wait(max(0.0, deadline - time.monotonic()))
 
     def _accept_peer(self, channel: Channel, hello: PeerHello) -> None:
         with self._lock:

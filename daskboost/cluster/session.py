@@ -237,6 +237,11 @@ class EngineSession:
         if (engine := self._engine) is not None:
             engine.stop()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether its coordinator has hung up, or it was stopped: it ends with the message that it works on."""
+        return self._stopping.is_set() or self.channel.hung_up()
+
     def wait(self, timeout_s: float) -> bool:
         """Whether the session ended, engine closed, within the timeout."""
         return self._ended.wait(timeout_s)
