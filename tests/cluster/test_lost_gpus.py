@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from cluster.dask_fixtures import WORKER_MEMORY, all_freed, eventually
+from cluster.dask_fixtures import WORKER_MEMORY, all_freed, eventually, worker_addresses
 from dask import delayed
 from distributed import Client, LocalCluster
 
@@ -98,6 +98,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[Place, Client]]:
 def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data have an engine on each worker, too."""
     monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    monkeypatch.setattr(dask_data, "SHARE_BYTES", {"cuda": 1, "cpu": 1})
 
 
 def n_gpus() -> int:
@@ -112,12 +113,16 @@ def quantized(cluster: tuple[Place, Client]) -> db.QuantizedDataset:
 
     place, client = cluster
     client.wait_for_workers(2, timeout=60)
-    made = [delayed(made_block, nout=2)(number, place.block_rows) for number in range(N_BLOCKS)]
+    workers = worker_addresses(client)
+    blocks = [
+        client.submit(made_block, number, place.block_rows, workers=[workers[number % 2]], pure=False)
+        for number in range(N_BLOCKS)
+    ]
+    made = [delayed(each, nout=2) for each in blocks]
     x = da.concatenate([da.from_delayed(each[0], (place.block_rows, N_FEATURES), np.float32) for each in made])
     y = da.concatenate([da.from_delayed(each[1], (place.block_rows,), np.float32) for each in made])
     device = "cuda" if place is PLACES["cuda"] else "cpu"
-    blocks = client.persist([x, y])
-    dataset = db.QuantizedDataset.from_dask(*blocks, client=client, device=device)
+    dataset = db.QuantizedDataset.from_dask(*client.persist([x, y]), client=client, device=device)
     assert len(set(dataset.shards.owners)) == 2
     return dataset
 
