@@ -93,10 +93,10 @@ class ClusterRunner:
                     if shares is None:
                         shares = Shares.of(workers, source.schema.n_features, told.sketch_bytes)
                         summary = told.summary
+                    part = partial(part_of_sketch, name=read_name, shares=shares)
+                    whole = partial(search_on, name=name, number=number, max_bin=max_bin, shares=shares)
                     answer = answer_of_all(on_loop(self.client, exchange(
-                        self.client, partial(part_of_sketch, name=read_name, shares=shares),
-                        partial(search_on, name=name, number=number, max_bin=max_bin), shares.owners, workers,
-                        "finding cut points",
+                        self.client, part, whole, shares.owners, workers, "finding cut points"
                     )))  # fmt: skip
                 if isinstance(answer, Cuts):
                     assert summary is not None

@@ -10,6 +10,7 @@ The tables of what was counted are the largest there is besides the rows: 570 MB
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -25,6 +26,9 @@ PART_BYTES = 1 << 24
 """Least bytes of tables that an owner of features is worth: it makes cut points of them in some milliseconds."""
 MOST_OWNERS = 32
 """Every owner has a task of Dask's on every worker, each of which takes the scheduler about a millisecond."""
+SEARCH_THREADS = 8
+"""Most threads of an owner, whatever Dask gives its worker: workers with a GPU mostly have one thread, and beside them
+lie idle cores, of which each worker of a host takes its share at most."""
 LOST = "a worker was lost while partitions were summarized, and with it what it had counted; call again"
 _making = threading.Lock()  # workers may share a process, and a worker runs several tasks if asked to
 
@@ -53,12 +57,27 @@ class Shares:
     owners: tuple[str, ...]
     edges: tuple[int, ...]
     """First feature of each owner, and the end."""
+    neighbours: tuple[int, ...]
+    """Workers on the host of each owner, itself among them."""
 
     @classmethod
     def of(cls, workers: Sequence[str], n_features: int, sketch_bytes: int) -> Shares:
         """Share out features among as many of the workers as are worth it."""
         n = max(1, min(len(workers), n_features, MOST_OWNERS, sketch_bytes // PART_BYTES))
-        return cls(tuple(workers[:n]), tuple(n_features * owner // n for owner in range(n + 1)))
+        hosts = Counter(map(_host, workers))
+        owners = tuple(workers[:n])
+        return cls(owners, tuple(n_features * owner // n for owner in range(n + 1)),
+                   tuple(hosts[_host(owner)] for owner in owners))  # fmt: skip
+
+    def threads(self, place: WorkerPlace, index: int) -> int:
+        """Return the threads of an owner, on its worker."""
+        from daskboost.devices.cpu.threads import usable_cores
+
+        return max(place.n_threads, min(SEARCH_THREADS, usable_cores() // self.neighbours[index]))
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 # What tasks and calls run on workers.
@@ -102,16 +121,17 @@ class _Searched:
     answer: Answer
 
 
-def search_on(place: WorkerPlace, index: int, parts: Sequence[DataSketch], name: str, number: int, max_bin: int
-              ) -> Answer:  # fmt: skip
+def search_on(place: WorkerPlace, index: int, parts: Sequence[DataSketch], name: str, number: int, max_bin: int,
+              shares: Shares) -> Answer:  # fmt: skip
     """Add what all workers counted of an owner's features in a read, from 0 on, to its search; return the answer."""
     before: _Searched | None = place.shards.parts(name).get(index)
     if before is not None and before.number == number:  # a task that runs again
         return before.answer
     if (before is None) != (number == 0) or (before is not None and before.number != number - 1):
         raise WorkerLostError(LOST)
-    search = CutSearch(max_bin, place.n_threads) if before is None else before.search
+    threads = shares.threads(place, index)
+    search = CutSearch(max_bin, threads) if before is None else before.search
     received = (part.received() for part in parts)
-    answer = search.add(reduce(lambda total, part: total.merged(part, place.n_threads), received))
+    answer = search.add(reduce(lambda total, part: total.merged(part, threads), received))
     place.shards.put(name, index, _Searched(search, number, answer))
     return answer

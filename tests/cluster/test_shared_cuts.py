@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from daskboost.data.cuts import sketch
 from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.sketch import refine_batch, sketch_batch
 from daskboost.data.input.row_batch import DenseRows
+from daskboost.devices.cpu import threads
 from daskboost.dtypes import Float32
 from daskboost.errors import WorkerLostError
+
+SHARES = Shares(("here",), (0, 5), (1,))
 
 
 def values(n: int, rng: np.random.Generator) -> Float32:
@@ -83,16 +87,16 @@ def test_a_read_counts_once_and_none_may_be_lost(place: WorkerPlace, rng: np.ran
     rows = DenseRows(values(3000, rng))
     parts = [sketch_batch(DenseRows(rows.values[own]), capacity=64) for own in (slice(1000), slice(1000, None))]
     with pytest.raises(WorkerLostError, match="call again"):
-        search_on(place, 0, parts, "cuts", 1, 16)
-    answer = search_on(place, 0, parts, "cuts", 0, 16)
+        search_on(place, 0, parts, "cuts", 1, 16, SHARES)
+    answer = search_on(place, 0, parts, "cuts", 0, 16, SHARES)
     assert isinstance(answer, Refinement)
-    assert search_on(place, 0, parts, "cuts", 0, 16) is answer
+    assert search_on(place, 0, parts, "cuts", 0, 16, SHARES) is answer
     finer = [refine_batch(rows, None, answer)]
     with pytest.raises(WorkerLostError, match="call again"):
-        search_on(place, 0, finer, "cuts", 2, 16)
-    assert search_on(place, 0, finer, "cuts", 1, 16) is search_on(place, 0, finer, "cuts", 1, 16)
+        search_on(place, 0, finer, "cuts", 2, 16, SHARES)
+    assert search_on(place, 0, finer, "cuts", 1, 16, SHARES) is search_on(place, 0, finer, "cuts", 1, 16, SHARES)
     with pytest.raises(WorkerLostError, match="call again"):
-        part_of_sketch(place, 0, "fold", Shares(("here",), (0, 5)))
+        part_of_sketch(place, 0, "fold", SHARES)
 
 
 @pytest.mark.parametrize(("n_workers", "n_features", "n_parts", "n_owners"), [
@@ -107,3 +111,16 @@ def test_features_are_shared_out_among_as_many_as_are_worth_it(
     assert len(shares.edges) == n_owners + 1
     assert (shares.edges[0], shares.edges[-1]) == (0, n_features)
     assert (np.diff(shares.edges) > 0).all()
+
+
+@pytest.mark.parametrize(("cores", "n_threads", "neighbours", "expected"), [
+    (32, 1, 2, 8), (8, 1, 2, 4), (8, 1, 8, 1), (2, 1, 4, 1), (4, 16, 1, 16),
+])  # fmt: skip
+def test_workers_of_a_host_share_its_idle_cores(
+    place: WorkerPlace, cores: int, n_threads: int, neighbours: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    workers = [f"tcp://10.0.0.1:{port}" for port in range(neighbours)]
+    shares = Shares.of(["tcp://10.0.0.2:1", *workers], 3, 1 << 40)
+    assert shares.neighbours == (1, *[neighbours] * len(shares.owners[1:]))
+    assert shares.threads(replace(place, n_threads=n_threads), 1) == expected
