@@ -214,8 +214,9 @@ class DeviceGrower:
                 if oldest.n_grown:
                     oldest.fetched()
                 self._batches.append(Batch(self._runtime, oldest.memory))
-            self._batches[-1].n_grown += 1
-            self._grow_round(rows.iteration, learning_rate, self.kept().memory)
+            batch = self._batches[-1]
+            self._grow_round(rows.iteration, learning_rate, batch.memory[batch.n_grown])
+            batch.n_grown += 1  # not before: a round that fails has no tables
             self._keep_metrics()
         return partial(self._trees_of, rows.iteration, self.kept())
 
