@@ -157,8 +157,11 @@ class LocalRunner:
 class LocalShards:
     """A data set's rows in this process, as one shard or several (several imitate a cluster)."""
 
-    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore], whole: LocalShards | None = None) -> None:
+    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore], whole: LocalShards | None = None,
+                 gpus: Sequence[int] = ()) -> None:  # fmt: skip
         self.shards = list(shards)
+        self.gpus = tuple(gpus)
+        """The GPU of each shard's engine; empty where all engines are on the device that their fit names."""
         self._whole = whole
         self._close = weakref.finalize(self, _close_all, list(stores))
 
@@ -255,22 +258,30 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
-    sets = [(shard.weighted(), [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
     shared = shared if n_engines == 1 else None
     held_bytes = 0 if shared is None else shared.gpu_bytes
+    place = EnginePlace() if shared is None else EnginePlace(
+        n_resident=shared.n_resident, stream_bytes=shared.stream_bytes, shares_views=True
+    )
+    devices = [f"cuda:{gpu}" for gpu in train.gpus] or [spec.params.device] * n_engines
+    n_threads = max(1, own.count // n_engines) if train.gpus else threads
+
+    def opened_engine(rank: int) -> Engine:
+        """Make the engine of a shard, on its device."""
+        sets = train.shards[rank].weighted(), [each.shards[rank] for each in evals]
+        size_of = partial(engine_size, spec, *sets, place)
+        make = partial(make_device, devices[rank], spec.layout, size_of=size_of, shared_bytes=held_bytes)
+        made = engine_on(make, Threads(n_threads), partial(Engine, setup, *sets, peers=peers[rank], shared=shared))
+        try:
+            made.add(WholeRounds(made, spec, own, peers[rank]))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     with ExitStack() as opened:
         opened.callback(own.close)
-        made: list[Engine] = []
-        for each, peer in zip(sets, peers, strict=True):
-            place = EnginePlace() if shared is None else EnginePlace(
-                n_resident=shared.n_resident, stream_bytes=shared.stream_bytes, shares_views=True
-            )
-            size_of = partial(engine_size, spec, *each, place)
-            make = partial(make_device, spec.params.device, spec.layout, size_of=size_of, shared_bytes=held_bytes)
-            made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
-            opened.callback(made[-1].close)
-            made[-1].add(WholeRounds(made[-1], spec, own, peer))
-        engines = LocalEngines(made, peers)
+        engines = LocalEngines([partial(opened_engine, rank) for rank in range(n_engines)], peers)
         opened.callback(engines.close)
         try:
             return fit(engines, spec, own, report)

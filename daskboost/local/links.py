@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -192,10 +193,17 @@ def check_parts(parts: Sequence[Array], n_peers: int) -> None:
 
 @dataclass(eq=False)
 class LocalEngines:
-    """`Engines` within this process: one in the caller's thread, several in a thread each."""
+    """`Engines` within this process: one in the caller's thread, several in a thread each, where each is also made and
+    closed: at the same time as the others, and with the thread's current stream of a GPU for its whole life.
 
-    engines: Sequence[Engine]
-    """In engine order. They are closed by `close`."""
+    Raises
+    ------
+    Exception
+        An engine cannot be made; those that were are closed.
+    """
+
+    makers: Sequence[Callable[[], Engine]]
+    """Make the engines, in engine order. They are closed by `close`."""
     peers: Sequence[LocalPeers]
     """What the engines were given: after a failure nobody may wait in them."""
 
@@ -203,19 +211,32 @@ class LocalEngines:
         self._failure: BaseException | None = None
         self._closed = False
         self._replies: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
-        self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self.engines]
+        self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self.makers]
         self._threads: list[threading.Thread] = []
-        if len(self.engines) > 1:
-            self._threads = [
-                threading.Thread(target=self._serve, args=(rank,), name=f"daskboost-engine-{rank}", daemon=True)
-                for rank in range(len(self.engines))
-            ]
+        self.engines: list[Engine | None] = [None] * len(self.makers)
+        """Those that are made and not closed."""
+        self._close_errors: list[BaseException] = []
+        if len(self.makers) == 1:
+            self.engines = [self.makers[0]()]
+            return
+        self._threads = [
+            threading.Thread(target=self._serve, args=(rank, make), name=f"daskboost-engine-{rank}", daemon=True)
+            for rank, make in enumerate(self.makers)
+        ]
+        try:
             for thread in self._threads:
                 thread.start()
+            _, failures = self._collect()
+            if failures:
+                raise _first_cause(failures)[1]
+        except BaseException:
+            self.cancel()
+            self.close()
+            raise
 
     @property
     def n_engines(self) -> int:
-        return len(self.engines)
+        return len(self.makers)
 
     def ask(self, message: Any, /) -> list[Any]:
         return self.ask_each([message] * self.n_engines)
@@ -224,7 +245,7 @@ class LocalEngines:
         self._check(messages)
         if not self._threads:
             try:
-                return [engine.handle(message) for engine, message in zip(self.engines, messages, strict=True)]
+                return [engine.handle(message) for engine, message in zip(self._made, messages, strict=True)]
             except Exception as error:
                 self._fail(0, messages[0], error)
         for inbox, message in zip(self._inboxes, messages, strict=True):
@@ -236,19 +257,28 @@ class LocalEngines:
             raise
 
     def _gather(self, messages: Sequence[Any]) -> list[Any]:
+        replies, failures = self._collect()
+        if failures:
+            rank, cause = _first_cause(failures)
+            self._fail(rank, messages[rank], cause)
+        return replies
+
+    def _collect(self) -> tuple[list[Any], list[tuple[int, BaseException]]]:
+        """Wait for what all threads say; the replies in engine order, and failures as they came."""
         replies: list[Any] = [None] * self.n_engines
         failures: list[tuple[int, BaseException]] = []
-        for _ in self.engines:
+        for _ in self._threads:
             rank, reply, error = self._replies.get()
             replies[rank] = reply
             if error is not None:
                 failures.append((rank, error))
                 self._stop()
-        if failures:
-            # The others fail because of the first, whatever order the threads ran in.
-            rank, cause = next((f for f in failures if not Failure.of(f[1]).is_consequence), failures[0])
-            self._fail(rank, messages[rank], cause)
-        return replies
+        return replies, failures
+
+    @property
+    def _made(self) -> list[Engine]:
+        """The engines that there are now."""
+        return [engine for engine in self.engines if engine is not None]
 
     def close(self) -> None:
         if self._closed:
@@ -257,9 +287,14 @@ class LocalEngines:
         for inbox in self._inboxes[: len(self._threads)]:
             inbox.put(_END)
         for thread in self._threads:
-            thread.join()
-        for engine in self.engines:
+            if thread.ident is not None:
+                thread.join()
+        for engine in self._made:
             engine.close()
+        self.engines = []
+        errors, self._close_errors = self._close_errors, []
+        if errors:
+            raise errors[0]
 
     def cancel(self) -> None:
         """From another thread: make the running call, and every later one, raise `FitCancelledError`."""
@@ -285,17 +320,42 @@ class LocalEngines:
     def _stop(self) -> None:
         for peer in self.peers[:1]:
             peer.close()
-        for engine in self.engines:
+        for engine in self._made:
             engine.stop()
 
-    def _serve(self, rank: int) -> None:
-        while (message := self._inboxes[rank].get()) is not _END:
+    def _serve(self, rank: int, make: Callable[[], Engine]) -> None:
+        answer: Callable[[], Any] = partial(self._make, rank, make)
+        while True:
             try:
-                answer = (rank, self.engines[rank].handle(message), None)
+                reply = (rank, answer(), None)
             except BaseException as error:  # a callable of the user's may exit: somebody waits all the same
                 self._replies.put((rank, None, error))
             else:
-                self._replies.put(answer)
+                self._replies.put(reply)
+            message = self._inboxes[rank].get()
+            if message is _END:
+                break
+            answer = partial(self._handle, rank, message)
+        engine = self.engines[rank]
+        self.engines[rank] = None
+        if engine is not None:
+            try:
+                engine.close()
+            except BaseException as error:
+                self._close_errors.append(error)
+
+    def _make(self, rank: int, make: Callable[[], Engine]) -> None:
+        self.engines[rank] = make()
+
+    def _handle(self, rank: int, message: Any) -> Any:
+        engine = self.engines[rank]
+        assert engine is not None
+        return engine.handle(message)
+
+
+def _first_cause(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseException]:
+    """Return the failure that the others follow from, whatever order the threads ran in."""
+    return next((each for each in failures if not Failure.of(each[1]).is_consequence), failures[0])
 
 
 _END = object()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from daskboost.wire import decode, encode
 def start(n_engines: int) -> tuple[LocalEngines, list[ToyEngine]]:
     peers = local_peers(n_engines)
     toys = [ToyEngine(rank, peers[rank]) for rank in range(n_engines)]
-    return LocalEngines(toys, peers), toys
+    return LocalEngines([partial(toys.__getitem__, rank) for rank in range(n_engines)], peers), toys
 
 
 @pytest.mark.parametrize("n_engines", [1, 2, 3])

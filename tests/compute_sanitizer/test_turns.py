@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_one_is_at_work_at_a_time(in_turn: bool, monkeypatch: pytest.MonkeyPatch
         take_turns(monkeypatch)
     Busy.most = 0
     peers = local_peers(3)
-    engines = LocalEngines([Busy(each) for each in peers], peers)
+    engines = LocalEngines([partial(Busy, each) for each in peers], peers)
     assert [engines.ask("go") for _ in range(3)] == [[[0, 1, 2]] * 3] * 3
     assert (Busy.most == 1) == in_turn
     with pytest.raises(EngineError, match=r"engine 1 .* on purpose"):

@@ -7,7 +7,8 @@ What is checked, shared memory of a block, does not depend on what other launche
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,9 +41,13 @@ def take_turns(patch: pytest.MonkeyPatch) -> None:
     """From here on, several engines of one fit answer in turn; whoever waits for the others' parts lets them go on."""
     make, exchange, turn = LocalEngines.__init__, LocalPeers._exchange, threading.Lock()
 
-    def make_in_turn(engines: LocalEngines, given: Sequence[Engine], *peers: Any, **more: Any) -> None:
+    def in_turn(made: Callable[[], Engine]) -> Engine:
+        with turn:
+            return _InTurn(made(), turn)
+
+    def make_in_turn(engines: LocalEngines, given: Sequence[Callable[[], Engine]], *peers: Any, **more: Any) -> None:
         alone = len(given) == 1
-        make(engines, given if alone else [_InTurn(engine, turn) for engine in given], *peers, **more)
+        make(engines, given if alone else [partial(in_turn, each) for each in given], *peers, **more)
 
     def exchange_out_of_turn(peers: LocalPeers, parts: Sequence[Any]) -> list[Any]:
         if peers.n_peers == 1:
