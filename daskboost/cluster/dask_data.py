@@ -40,6 +40,7 @@ from daskboost.data.input.source import Source
 from daskboost.data.saved.manifest import ChunkRecord, check_stats
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.saved.subset import selected_stats
+from daskboost.devices.budget.partition import engines_that_pay
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -52,12 +53,6 @@ LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
 LEAST_SHARE = 0.05
 """Share of a worker's memory limit that chunks may take in RAM however small the limit."""
-ONE_WORKER_BYTES = 2**22
-"""Data sets of at most so many bytes of bins go to one worker: spread out, the round trips of every level would take
-longer than the work that they share out (100k x 28 on 2 workers: 39 ms per tree against 21 on one)."""
-SHARE_BYTES = {"cuda": 2**25, "cpu": 1}
-"""Bytes of bins that each worker has at least where several share a larger one, by what trees are to grow on: 1M x 28
-takes an H100 .38 ms a tree, and two .43, which wait for each other for .13 of them and for launches as long as one."""
 
 
 class ClusterRunner:
@@ -163,16 +158,16 @@ class ClusterRunner:
             return ClusterShards(self.client, name, tuple(worker for _, worker in done))
 
         try:
-            return quantized(self._owners(info, beside, SHARE_BYTES[source.home]))
+            return quantized(self._owners(info, beside, source.home))
         except WorkerSilentError:
             raise  # Dask believes it to be there: the others would wait for it, too
         except WorkerLostError:
             return quantized(None)  # whoever is left takes over
 
-    def _owners(self, info: DatasetInfo, beside: ClusterShards | None, share_bytes: int) -> list[str]:
+    def _owners(self, info: DatasetInfo, beside: ClusterShards | None, home: str) -> list[str]:
         """Return the worker that each partition's chunks are to lie on."""
         n_workers = len(set(self._readers))
-        most = min(n_workers, max(1, info.nbytes // share_bytes)) if info.nbytes > ONE_WORKER_BYTES else 1
+        most = engines_that_pay(n_workers, info.nbytes, home)
         if most < n_workers:
             logger.info("%d of %d workers have the rows: with more, fits would be slower", most, n_workers)
         chosen = chosen_workers(most, self._readers, () if beside is None else beside.owners)

@@ -21,6 +21,7 @@ import daskboost as db
 from daskboost.cluster import dask_data
 from daskboost.cluster.balance import LEAST_GAIN, balanced_owners, chosen_workers, readers_among
 from daskboost.data.chunks.build import most_rows
+from daskboost.devices.budget import partition
 
 
 def n_moved(readers: list[str], owners: list[str]) -> int:
@@ -97,10 +98,10 @@ def test_small_data_of_gpus_lie_on_few(
     runner._sizes, runner._readers = [1] * 6, ["tcp://a:1", "tcp://a:2", "tcp://a:3"] * 2
     info = cast(Any, SimpleNamespace(nbytes=mebibytes * 2**20))
     with caplog.at_level(logging.INFO, "daskboost.cluster.dask_data"):
-        owners = runner._owners(info, None, dask_data.SHARE_BYTES["cuda"])
+        owners = runner._owners(info, None, "cuda")
     assert Counter(owners) == Counter({f"tcp://a:{number + 1}": 6 // expected for number in range(expected)})
     assert len(caplog.messages) == (expected < 3)
-    assert len(set(runner._owners(info, None, dask_data.SHARE_BYTES["cpu"]))) == (1 if mebibytes == 1 else 3)
+    assert len(set(runner._owners(info, None, "cpu"))) == (1 if mebibytes == 1 else 3)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def client() -> Iterator[Client]:
 def test_partitions_go_to_workers_that_have_fewer_rows(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     import dask.array as da
 
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
     workers, rng = worker_addresses(client), np.random.default_rng(0)
     sizes = [300, 200, 250, 250, 300, 200]
     X, y = rng.standard_normal((sum(sizes), 4), np.float32), rng.random(sum(sizes)).astype(np.float32)

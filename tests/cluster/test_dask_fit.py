@@ -19,7 +19,7 @@ from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt, eventu
 from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
-from daskboost.cluster import dask_data
+from daskboost.devices.budget import partition
 from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
 from daskboost.fit import scales
 
@@ -46,7 +46,7 @@ def client(cluster: Any) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def spread_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """These data sets are small enough for one worker, and are here to be spread out."""
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
 
 
 def test_one_row_per_partition_and_empty_partitions(client: Any) -> None:
@@ -116,7 +116,7 @@ def test_trees_that_grow_on_samples(
 ) -> None:
     """The bytes and the report of a fit in this process; one worker alone grows rounds beside its rows, and several
     partitions stay on theirs."""
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", dask_data.ONE_WORKER_BYTES if n_partitions == 1 else 0)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", partition.ONE_ENGINE_BYTES if n_partitions == 1 else 0)
     features, labels, weights = table("classes")
     params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 4, **mode, "reduction": reduction}
     found: list[tuple[bytes, Any]] = []

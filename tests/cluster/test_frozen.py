@@ -40,13 +40,14 @@ from dask import delayed
 from distributed import Client
 
 import daskboost as db
-from daskboost.cluster import dask_comms, dask_data, dask_tasks, dask_watch, limits, silence
+from daskboost.cluster import dask_comms, dask_tasks, dask_watch, limits, silence
 from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
 from daskboost.cluster.dask_plugins import worker_host
 from daskboost.cluster.dask_watch import on_loop, scheduler_address
 from daskboost.cluster.on_dask import Place, run_fit
 from daskboost.cluster.silence import find_doing, is_stopped, thread_states, wants_processor
+from daskboost.devices.budget import partition
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
 SILENCE_S = 3.0
@@ -66,7 +67,7 @@ def client() -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small data sets spread out, and nobody waits for long, the client's search for a lost scheduler included."""
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
     with dask.config.set({limits.SILENCE_KEY: SILENCE_S, "distributed.comm.timeouts.connect": "5s"}):
         yield
 

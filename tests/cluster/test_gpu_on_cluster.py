@@ -17,10 +17,10 @@ from strategies.pairs import every_pair
 from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
 from daskboost.data.chunks import quantizer
 from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.budget import partition
 from daskboost.devices.gpu.quantize import sketch
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DaskBoostError
@@ -44,8 +44,8 @@ def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
 def test_workers_with_a_gpu(
     mode: str, n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 2**30 if n_workers == 1 else 0)
-    monkeypatch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 2**30 if n_workers == 1 else 0)
+    monkeypatch.setitem(partition.SHARE_BYTES, "cuda", 1)
     rows = make_data(np.random.default_rng(8), "binary:logistic", ROWS, 6, n_values=500, missing=0.3)
     params = {"objective": "binary:logistic", "max_depth": 5, "subsample": 0.8, "out_of_core": mode}
     files = []
@@ -81,8 +81,8 @@ def test_frames_of_dask_cudf(on_workers: bool, request: pytest.FixtureRequest) -
 def gpu_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of two workers: of processes with GPUs, or of threads of this process, where the emulation is."""
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
-    monkeypatch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    monkeypatch.setitem(partition.SHARE_BYTES, "cuda", 1)
     if request.param == "cuda":
         yield request.getfixturevalue("cluster_client")
         return

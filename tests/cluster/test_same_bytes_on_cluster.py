@@ -23,6 +23,7 @@ from strategies.trees import make_data
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout
+from daskboost.devices.budget import partition
 from daskboost.fit import rounds
 from daskboost.fit.peers import AmongPeers, AtCoordinator, make_reduction
 
@@ -92,8 +93,8 @@ def client() -> Iterator[Client]:
         ) as cluster,
         Client(cluster, set_as_default=False) as made,
     ):
-        patch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
-        patch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
+        patch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+        patch.setitem(partition.SHARE_BYTES, "cuda", 1)
         made.wait_for_workers(3, timeout=60)
         yield made
 

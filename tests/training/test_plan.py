@@ -338,10 +338,10 @@ def test_the_cpu_knows_its_room() -> None:
 def test_rows_on_a_cluster(cluster_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     import dask.array as da
 
-    from daskboost.cluster import dask_data
+    from daskboost.devices.budget import partition
 
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
-    monkeypatch.setitem(dask_data.SHARE_BYTES, "cuda", 1)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    monkeypatch.setitem(partition.SHARE_BYTES, "cuda", 1)
     rows = make_data(n_rows=8_192)
     X, y = (da.from_array(rows[name], chunks=(2_048, *rows[name].shape[1:])) for name in ("X", "y"))
     with QuantizedDataset.from_dask(X, y, max_bin=64, client=cluster_client) as dataset:
