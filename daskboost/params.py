@@ -15,6 +15,8 @@ import numpy as np
 from daskboost.errors import ParameterError
 from daskboost.foreign_words import hint_of, translated
 
+ALL_GPUS = "all"
+"""Value of `n_gpus`: all that the process sees."""
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 SCORE_FUNCTIONS = ("auto", "newton", "l2")
@@ -117,6 +119,9 @@ class TrainParams:
     device: str = "auto"
     """``cpu``, ``cuda`` (or ``gpu``), ``cuda:1`` for the GPU of that number, or ``auto``: a GPU where CuPy and one are
     there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
+    n_gpus: int | str = 1
+    """With ``device="cuda"``, to how many GPUs of this process rows are shared out, ``"all"`` for all that it sees
+    (CUDA_VISIBLE_DEVICES); small data stay on one. On a cluster each worker has a GPU. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
@@ -183,7 +188,7 @@ class TrainParams:
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
-        split_device(self.device)
+        _check_gpus(self.n_gpus, self.device)
         _check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         _check_choice("partition_by", self.partition_by, PARTITIONS)
@@ -378,6 +383,19 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         more = " (or 'cuda:1' for the GPU of that number)" if name == "device" else ""
         raise ParameterError(f"{name}={shown(value)} must be one of {', '.join(map(repr, choices))}{more}{hint}")
+
+
+def _check_gpus(n_gpus: object, device: str) -> None:
+    """Refuse numbers of GPUs that are none, and several where the device may be another one."""
+    kind, number = split_device(device)
+    is_number = isinstance(n_gpus, int | np.integer) and not isinstance(n_gpus, bool)
+    if not (isinstance(n_gpus, str) and n_gpus == ALL_GPUS) and not (is_number and n_gpus >= 1):  # type: ignore[operator]
+        raise ParameterError(f"n_gpus={shown(n_gpus)} must be an integer of at least 1, or {ALL_GPUS!r}")
+    if n_gpus != 1 and (kind != "cuda" or number is not None):
+        raise ParameterError(
+            f"n_gpus={n_gpus!r} contradicts device={device!r}, which "
+            f"{'is' if number is not None or kind == 'cpu' else 'may be'} one device: use device='cuda'"
+        )
 
 
 def _check_range(name: str, value: object, low: float, high: float, low_open: bool, high_open: bool) -> None:

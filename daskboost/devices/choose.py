@@ -48,6 +48,37 @@ def finds_gpu(name: str) -> bool:
     return name != "cpu"
 
 
+def check_gpus(n_gpus: int | str) -> int:
+    """Return how many GPUs `n_gpus` of a fit's parameters means, each of which this process can use.
+
+    Raises
+    ------
+    MissingDependencyError, DeviceError
+        There are fewer, or none, or one of them cannot be used.
+    """
+    from daskboost.devices.gpu.runtime.cuda import n_visible
+
+    if n_gpus == 1:
+        return 1
+    found = n_visible()
+    if isinstance(n_gpus, str):
+        return found
+    if n_gpus > found:
+        raise DeviceError(
+            f"n_gpus={n_gpus} was asked for, and CUDA sees {found}: check CUDA_VISIBLE_DEVICES, or use n_gpus='all'"
+        )
+    return n_gpus
+
+
+def several_gpus(n: int, lies_on: frozenset[int]) -> list[int]:
+    """Numbers of `n` GPUs for a fit of this process: first those that rows lie on already, then CuPy's current one."""
+    from daskboost.devices.gpu.runtime.cuda import get_runtime, n_visible
+
+    current = get_runtime().device
+    every = sorted(range(n_visible()), key=lambda gpu: (gpu not in lies_on, gpu != current, gpu))
+    return sorted(every[:n])
+
+
 def budget_of(name: str, limit: int | None) -> int | None:
     """Bytes that a fit on the device of that name may take of a GPU's memory, `limit` at most; None where it would be
     the CPU."""

@@ -29,7 +29,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster
+from daskboost.training.checks import as_booster, check_n_gpus
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -282,7 +282,9 @@ class BoostedTrees(EstimatorParameters):
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
-        if client_for(source) is None:  # on a cluster the workers know
+        client = client_for(source)
+        check_n_gpus(params, client is not None)
+        if client is None:  # on a cluster the workers know
             check_device(params.device)
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)

@@ -88,6 +88,10 @@ SHARED_PARAMETERS = """
         Where rows are quantized and worked on; "auto" is a GPU where CuPy and one are there. A number chooses among
         several GPUs; without one it is the GPU that rows lie on, else CuPy's current one. The model does not depend on
         it, nor does a prediction, which takes place there if it pays, see `predict`.
+    n_gpus : int or "all", default 1
+        With ``device="cuda"``, to how many GPUs of this process rows are shared out; "all" are those that it sees
+        (CUDA_VISIBLE_DEVICES). Data of few rows stay on one, which has them sooner. On a Dask cluster each worker has
+        a GPU. The model does not depend on it.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers", "nccl"}
@@ -216,6 +220,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     random_state: Any = None
     n_jobs: int | None = None
     device: str = TrainParams.device
+    n_gpus: int | str = TrainParams.n_gpus
     chunk_rows: int = TrainParams.chunk_rows
     reduction: str = TrainParams.reduction
     partition_by: str = TrainParams.partition_by

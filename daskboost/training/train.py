@@ -11,12 +11,14 @@ import numpy as np
 
 from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.devices.choose import check_gpus
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.fit.spec import EarlyStopping, FitSpec, Progress, Report
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalShards, fit_here
+from daskboost.local.several_gpus import gpus_that_pay, shared_out
 from daskboost.metrics.metric import Metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective
@@ -31,6 +33,7 @@ from daskboost.training.checks import (
     check_init_model,
     check_made_with,
     check_metrics,
+    check_n_gpus,
     check_rounds,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -107,6 +110,7 @@ def train(
     if not (evals_result is None or isinstance(evals_result, MutableMapping)):
         raise ParameterError(f"evals_result={shown(evals_result)} must be a dict, which is filled, or None")
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
+    check_n_gpus(chosen, is_on_cluster(dtrain))
     prepared = prepare_fit(
         with_callables(chosen, objective, custom_metric), dtrain, num_boost_round, evals, early_stopping_rounds,
         init_model, [*callbacks, *evaluation_log(verbose)], evals_result,
@@ -149,7 +153,8 @@ class PreparedFit:
         """Grow all rounds where the training rows are."""
         sets = [data.shards for data in self.evals]
         if isinstance(self.dtrain.shards, LocalShards):
-            return fit_here(self.spec, self.dtrain.shards, sets, self.spec.params.n_jobs, report)
+            with shared_out(self.spec, [self.dtrain.shards, *sets]) as (train, *evals):
+                return fit_here(self.spec, train, evals, self.spec.params.n_jobs, report)
         from daskboost.cluster.dask_fit import fit_on_cluster
 
         return fit_on_cluster(self.spec, self.dtrain.shards, sets, report)
@@ -207,8 +212,7 @@ def make_spec(
     if init_model is not None and dtrain.info.init_model_digest is None:
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
-    n_engines = len({owner for data in (dtrain, *(each for each, _ in evals)) for owner in data.shards.owners})
-    recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
+    recipe = make_recipe(params, objective, dtrain.n_rows, engines_of(params, dtrain, [data for data, _ in evals]))
     return FitSpec(
         params=params, objective=objective, recipe=recipe,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
@@ -221,6 +225,21 @@ def make_spec(
         first_iteration=0 if init_model is None else init_model.n_iterations,
         base_score=None if init_model is None else init_model.base_score, earlier_best=best,
     )  # fmt: skip
+
+
+def engines_of(params: TrainParams, dtrain: QuantizedDataset, evals: Sequence[QuantizedDataset]) -> int:
+    """Return how many engines a fit has: one for each that has rows of a data set, or for each GPU that these are
+    shared out to."""
+    n_owners = len({owner for data in (dtrain, *evals) for owner in data.shards.owners})
+    if params.n_gpus == 1 or is_on_cluster(dtrain) or n_owners > 1:
+        return n_owners
+    n_gpus = params.n_gpus if isinstance(params.n_gpus, int) else check_gpus(params.n_gpus)
+    return gpus_that_pay(n_gpus, dtrain.info.nbytes, dtrain.n_rows)
+
+
+def is_on_cluster(data: QuantizedDataset) -> bool:
+    """Whether rows are on a cluster; anything but a data set is refused elsewhere."""
+    return isinstance(data, QuantizedDataset) and not isinstance(data.shards, LocalShards)
 
 
 def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callback]) -> list[float]:
@@ -280,8 +299,8 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
 
 BEST = ("best_iteration", "best_score")
 """Attributes that early stopping writes."""
-PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "partition_by", "host_memory_limit",
-                "spill_directory", "device_memory_limit")  # fmt: skip
+PLACE_PARAMS = ("explicit", "device", "n_gpus", "n_jobs", "chunk_rows", "reduction", "partition_by",
+                "host_memory_limit", "spill_directory", "device_memory_limit")  # fmt: skip
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 

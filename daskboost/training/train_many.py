@@ -14,7 +14,7 @@ from daskboost.local.together import Member, fit_together
 from daskboost.model.booster import Booster
 from daskboost.params import PARAMETERS, TrainParams, check_count
 from daskboost.training.callbacks import Callback
-from daskboost.training.checks import check_rounds
+from daskboost.training.checks import check_one_gpu, check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
 from daskboost.training.train import IN_PARAMS, PreparedFit, prepare_fit, with_callables
@@ -143,6 +143,7 @@ def prepare_many(
                              "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
     prepared: list[PreparedModel] = []
     for candidate, params in enumerate(candidates):
+        check_one_gpu(params)
         for rows in sets:
             own = () if callbacks is None else callbacks(len(prepared))
             history: dict[str, dict[str, list[float]]] = {}

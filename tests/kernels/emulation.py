@@ -191,6 +191,10 @@ class EmulatedRuntime:
         assert len(set(gpus)) == members.n_peers and gpus[members.rank] == self.name
         return JoinedByHost(members)
 
+    def taken(self, values: Any, other: Any) -> Any:
+        """As `CudaRuntime.taken`."""
+        return np.array(values, order="C")
+
     def pinned(self, n_bytes: int) -> Any:
         """As `CudaRuntime.pinned`: of unknown contents."""
         made = np.full(n_bytes, POISON, np.uint8)

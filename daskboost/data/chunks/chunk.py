@@ -7,7 +7,7 @@ randomness may depend. What else rows have travels beside it, as `ChunkRows`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,11 +16,15 @@ from daskboost.data.chunks.packing import (
     DenseLayout,
     Layout,
     n_words,
+    pack_csr,
     unpack_csr,
     unpack_dense,
 )
 from daskboost.data.cuts.cut_points import Cuts, rises_within
 from daskboost.dtypes import SYMBOL_WORD, Int32, Int64, UInt8, UInt16, UInt32
+
+CUT_ROWS = 64
+"""Chunks are cut at multiples of so many rows, where dense ones begin with a word whatever their bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,10 @@ class QuantizedChunk(ABC):
             places = places[len(array) :]
         return self.of(self.layout, self.first_row, self.n_rows, *moved)
 
+    @abstractmethod
+    def part(self, begin: int, end: int) -> QuantizedChunk:
+        """Return some of the rows, from a multiple of `CUT_ROWS` on, as a chunk of their own; of dense ones no copy."""
+
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         """Symbols of a dense chunk, shape (rows, features); `n_bins[f]` stands for missing.
 
@@ -98,6 +106,11 @@ class DenseChunk(QuantizedChunk):
     """A symbol for every feature."""
 
     layout: DenseLayout
+
+    def part(self, begin: int, end: int) -> DenseChunk:
+        first = begin * self.layout.row_stride_bytes // np.dtype(SYMBOL_WORD).itemsize
+        own = self.words[first:][: n_words(8 * (end - begin) * self.layout.row_stride_bytes)]
+        return replace(self, first_row=self.first_row + begin, n_rows=end - begin, words=own)
 
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         return unpack_dense(self.words, self.n_rows, self.layout, threads)
@@ -133,6 +146,12 @@ class CsrChunk(QuantizedChunk):
     @property
     def n_entries(self) -> int:
         return int(self.indptr[-1])
+
+    def part(self, begin: int, end: int) -> CsrChunk:
+        first, last = int(self.indptr[begin]), int(self.indptr[end])
+        words = pack_csr(unpack_csr(self.words, self.n_entries, self.layout)[first:last], self.layout)
+        own = self.indptr[begin : end + 1] - self.indptr[begin]
+        return CsrChunk(self.first_row + begin, end - begin, self.layout, words, own)
 
     def global_bins(self, threads: int = 1) -> tuple[Int64, Int32]:
         bins = unpack_csr(self.words, self.n_entries, self.layout, threads)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
-from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
-from daskboost.devices.gpu.runtime.launches import DeviceArray, active, to_host
+from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.runtime.transfers import download
-from daskboost.devices.gpu.runtime.user_arrays import runtime_of
-from daskboost.dtypes import Int32
+from daskboost.dtypes import Int32, Int64
 
+MOVED_BYTES = 2**26
+"""Bytes of symbols that are on their way from one GPU to another at a time: a millisecond of the bus."""
 ChunkT = TypeVar("ChunkT", bound="QuantizedChunk | DeviceChunk")
 
 
@@ -59,12 +61,26 @@ class DeviceChunk(ABC):
 
     @property
     @abstractmethod
+    def device_bytes(self) -> int:
+        """Bytes of the chunk's own symbols on a GPU."""
+
+    @property
+    @abstractmethod
     def values(self) -> DeviceArray:
         """The chunk's own symbols, shape (rows, features), or bins."""
 
     @abstractmethod
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """The same rows packed, in the host's memory."""
+
+    @abstractmethod
+    def part(self, begin: int, end: int) -> DeviceChunk:
+        """Return some of the rows as a chunk of their own, without a copy."""
+
+    @abstractmethod
+    def with_others_on(self, runtime: Runtime, others: Sequence[Self], slots: Int64) -> list[Self]:
+        """Return copies of this chunk and others of its kind on a GPU, in one array there. What is on its way beside
+        that is one chunk's, or a block of its rows. `slots` : histogram slots of each feature."""
 
     def follows(self, other: object) -> bool:
         """Whether the bins lie right behind another chunk's."""
@@ -91,6 +107,10 @@ class DenseDeviceChunk(DeviceChunk):
         return self.whole.runtime.device
 
     @property
+    def device_bytes(self) -> int:
+        return self.whole.places.size(self.n_rows) * self.whole.places.dtype.itemsize
+
+    @property
     def values(self) -> DeviceArray:
         with active(self.whole.runtime):
             return self.whole.rows(self.begin, self.end)
@@ -98,6 +118,27 @@ class DenseDeviceChunk(DeviceChunk):
     def on_host(self, threads: int = 1) -> DenseChunk:
         symbols = download(self.whole.runtime, self.values, threads)
         return DenseChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
+
+    def part(self, begin: int, end: int) -> DenseDeviceChunk:
+        return replace(
+            self, first_row=self.first_row + begin, n_rows=end - begin, begin=self.begin + begin, end=self.begin + end
+        )
+
+    def with_others_on(self, runtime: Runtime, others: Sequence[Self], slots: Int64) -> list[Self]:
+        chunks, dtype = [self, *others], self.whole.places.dtype
+        at_once = max(1, MOVED_BYTES // (dtype.itemsize * len(slots)))
+        edges = [0, *accumulate(chunk.n_rows for chunk in chunks)]
+        with active(runtime):
+            places = SymbolPlaces.of_slots(slots, dtype, runtime.shared_bytes)
+            room = DeviceSymbols.empty(runtime, places, edges[-1])
+            for chunk, begin in zip(chunks, edges, strict=False):
+                for start in range(0, chunk.n_rows, at_once):
+                    block = chunk.part(start, min(start + at_once, chunk.n_rows)).values
+                    room.put(begin + start, runtime.taken(block, self.whole.runtime))
+        return [
+            replace(chunk, whole=room, begin=begin, end=end)
+            for chunk, (begin, end) in zip(chunks, pairwise(edges), strict=True)
+        ]
 
     def is_whole_with(self, n_rows: int) -> bool:
         return n_rows == self.whole.n_rows
@@ -116,10 +157,13 @@ class CsrDeviceChunk(DeviceChunk):
     ----------
     indptr : int64 array on the device, shape (rows + 1,)
         First entry of each row within the chunk.
+    runtime : Runtime
+        The GPU.
     """
 
     layout: CsrLayout
     indptr: DeviceArray
+    runtime: Runtime
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +171,11 @@ class CsrDeviceChunk(DeviceChunk):
 
     @property
     def gpu(self) -> int:
-        return runtime_of(self.whole).device
+        return self.runtime.device
+
+    @property
+    def device_bytes(self) -> int:
+        return int(self.whole.dtype.itemsize) * (self.end - self.begin) + int(self.indptr.nbytes)
 
     @property
     def values(self) -> DeviceArray:
@@ -136,7 +184,28 @@ class CsrDeviceChunk(DeviceChunk):
 
     def slots(self, slot_of_bin: Int32, threads: int) -> tuple[DeviceArray, DeviceArray]:
         """Row pointers (int64) and histogram slots (int32), on the device."""
-        return self.indptr, runtime_of(self.whole).xp.asarray(slot_of_bin)[self.values]
+        return self.indptr, self.runtime.xp.asarray(slot_of_bin)[self.values]
+
+    def part(self, begin: int, end: int) -> CsrDeviceChunk:
+        with active(self.runtime):
+            own = self.indptr[begin : end + 1] - self.indptr[begin]
+            first, last = (int(to_host(self.indptr[row])) for row in (begin, end))
+        return replace(
+            self, first_row=self.first_row + begin, n_rows=end - begin, begin=self.begin + first, end=self.begin + last,
+            indptr=own,
+        )  # fmt: skip
+
+    def with_others_on(self, runtime: Runtime, others: Sequence[Self], slots: Int64) -> list[Self]:
+        chunks = [self, *others]
+        edges = [0, *accumulate(chunk.end - chunk.begin for chunk in chunks)]
+        made: list[Self] = []
+        with active(runtime):
+            room = runtime.xp.empty(edges[-1], self.whole.dtype)
+            for chunk, (begin, end) in zip(chunks, pairwise(edges), strict=True):
+                room[begin:end] = runtime.taken(chunk.values, self.runtime)
+                indptr = runtime.taken(chunk.indptr, self.runtime)
+                made.append(replace(chunk, whole=room, begin=begin, end=end, indptr=indptr, runtime=runtime))
+        return made
 
     def on_host(self, threads: int = 1) -> CsrChunk:
         words = pack_csr(to_host(self.values), self.layout, threads)

@@ -339,7 +339,7 @@ class CsrQuantizer(Quantizer):
             begin, end = int(rows.indptr[start]), int(rows.indptr[stop])
             check_entries(end - begin)
             own = rows.indptr[start : stop + 1] - begin
-            yield CsrDeviceChunk(first_row + start, stop - start, self.layout, bins, begin, end, own)
+            yield CsrDeviceChunk(first_row + start, stop - start, self.layout, bins, begin, end, own, features.runtime)
 
     def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
                     ) -> Iterator[Chunk]:  # fmt: skip
@@ -362,7 +362,7 @@ class CsrQuantizer(Quantizer):
             bins, lengths = [], []
             check_entries(len(joined))
             if home is not None:
-                yield CsrDeviceChunk(first_row + begin, end - begin, layout, joined, 0, len(joined), indptr)
+                yield CsrDeviceChunk(first_row + begin, end - begin, layout, joined, 0, len(joined), indptr, runtime)
             else:
                 words = pack_csr(joined, layout, threads)
                 yield CsrChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))

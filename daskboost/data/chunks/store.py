@@ -70,7 +70,8 @@ class ChunkStore:
         self._disk = None if directory is None else DiskTier(Path(directory))
         self._device = RamTier(None, name="device")
         self._tiers: list[Tier] = [self._ram] if self._disk is None else [self._ram, self._disk]
-        self._homes: dict[int, tuple[Tier, ChunkHandle]] = {}
+        self._homes: dict[int, tuple[Tier, int]] = {}
+        """Tier of each chunk, and bytes that it takes of the tier's room."""
         self._next_key = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -100,13 +101,28 @@ class ChunkStore:
             with self._lock:
                 tier.release(chunk.nbytes)
             raise
+        self._add(handle, tier, chunk.nbytes)
+        return handle
+
+    def part(self, handle: ChunkHandle, begin: int, end: int) -> ChunkHandle:
+        """Keep some rows of a chunk in its tier, as a chunk of their own, see `QuantizedChunk.part`. Parts of dense
+        chunks in memory take none; those of others do, beside the budget: whoever cuts keeps few."""
+        tier, chunk = self._home(handle), self.get(handle).part(begin, end)
         with self._lock:
-            self._homes[key] = tier, handle
+            self._next_key += 1
+            found = ChunkHandle(self._next_key, chunk.first_row, chunk.n_rows, chunk.nbytes)
+        tier.put(found.key, chunk)
+        self._add(found, tier, 0)
+        return found
+
+    def _add(self, handle: ChunkHandle, tier: Tier, taken_bytes: int) -> None:
+        """Know a chunk that its tier has, unless the store was closed meanwhile."""
+        with self._lock:
+            self._homes[handle.key] = tier, taken_bytes
             closed_meanwhile = self._closed
         if closed_meanwhile:
             self.delete(handle)
             raise StorageError("the chunk store was closed while a chunk was written to it")
-        return handle
 
     def get(self, handle: ChunkHandle) -> Chunk:
         """The chunk; from disk, in fresh memory at each call."""
@@ -164,9 +180,9 @@ class ChunkStore:
         with self._lock:
             if handle.key not in self._homes:
                 return
-            tier, _ = self._homes.pop(handle.key)
+            tier, taken_bytes = self._homes.pop(handle.key)
             self._pinned.pop(handle.key, None)
-            tier.release(handle.nbytes)
+            tier.release(taken_bytes)
         tier.delete(handle.key)
 
     def residency(self, handle: ChunkHandle) -> TierName:
@@ -184,8 +200,8 @@ class ChunkStore:
         """Free all memory and remove all files; may be called more than once."""
         with self._lock:
             self._closed = True
-            for tier, handle in self._homes.values():
-                tier.release(handle.nbytes)
+            for tier, taken_bytes in self._homes.values():
+                tier.release(taken_bytes)
             self._homes.clear()
             self._pinned.clear()
         for tier in (self._device, *self._tiers):

@@ -22,7 +22,7 @@ from daskboost.devices.compiling import say_compiling
 from daskboost.devices.gpu.runtime.collective import Members, Turn
 from daskboost.devices.gpu.runtime.cubin_files import CubinFiles, cache_folder, writable_folder
 from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument, Runtime
 from daskboost.devices.gpu.runtime.modules import Modules
 from daskboost.devices.gpu.runtime.nccl import Communicators, NcclCollective, why_no_nccl
 from daskboost.dtypes import UInt8
@@ -248,6 +248,11 @@ def count_devices(cupy: ModuleType) -> int:
         ) from error
 
 
+def n_visible() -> int:
+    """How many GPUs the process sees; raises as `get_runtime` does where there are none."""
+    return count_devices(cupy_module())
+
+
 def check_compiler(cupy: ModuleType) -> None:
     """Refuse an installation without NVRTC, which CuPy's wheels do not bring and which compiles every kernel."""
     try:
@@ -394,6 +399,21 @@ class CudaRuntime:
     def joined(self, members: Members, gpus: tuple[str, ...]) -> NcclCollective:
         """Join GPUs by NCCL; see `Runtime.joined`."""
         return NcclCollective(self.xp.cuda, self._communicators, members, gpus)
+
+    def taken(self, values: DeviceArray, other: Runtime) -> DeviceArray:
+        """Copy by the bus between the GPUs where there is one; else the driver goes by way of the host."""
+        cuda = self.xp.cuda
+        with cuda.Device(other.device):
+            whole: Any = self.xp.ascontiguousarray(values)
+            cuda.get_current_stream().synchronize()
+        with cuda.Device(self.device):
+            found: DeviceArray = self.xp.empty(whole.shape, whole.dtype)
+            cuda.get_current_stream().synchronize()  # what had its memory before may still be at work there
+            if whole.size:
+                cuda.runtime.memcpyPeer(
+                    address_of(found), self.device, address_of(whole), other.device, int(whole.nbytes)
+                )
+        return found
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Pages of its own, registered with the driver."""

@@ -177,6 +177,10 @@ class Runtime(Protocol):
         """Join it with other GPUs, of these names in the members' order, all of which are this fit's turn; collective,
         and may take seconds."""
 
+    def taken(self, values: DeviceArray, other: Runtime) -> DeviceArray:
+        """Return a copy here of an array of another GPU of the process, or of this one, C-contiguous; waits for what
+        computes it there."""
+
     def pinned(self, n_bytes: int) -> UInt8:
         """Page-locked memory of the host, from which copies need no other: for as long as there are arrays over it.
 

@@ -1,0 +1,161 @@
+"""Rows of this process shared out to several GPUs for one fit: an engine for each, with about as many rows as others.
+
+Nothing of a chunk in RAM or on disk moves: each engine reads its own, and those that lie across the border of two are
+cut. Bins that lie on a GPU are copied to that of their engine, a chunk at a time; where it has no room for them they
+are packed on the host, from where they stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+
+from daskboost.data.chunks.chunk import CUT_ROWS
+from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
+from daskboost.data.chunks.quantizer import KEPT_SHARE, ROW_BYTES
+from daskboost.data.chunks.shard import Shard, ShardChunk
+from daskboost.data.chunks.store import ChunkHandle, ChunkStore
+from daskboost.devices.budget.partition import engines_pay
+from daskboost.devices.choose import several_gpus
+from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.fit.spec import FitSpec
+from daskboost.local.in_process import LocalShards
+
+logger = logging.getLogger(__name__)
+
+SLACK = 1 / 64
+"""Part of an engine's rows that it may have more or fewer of, before a chunk is cut."""
+
+
+def gpus_that_pay(n_gpus: int, n_bytes: int, n_rows: int) -> int:
+    """Return how many of so many GPUs a fit takes, on bins of `n_bytes` of `n_rows` rows: all, or one that has small
+    data sooner."""
+    return max(1, min(n_gpus, n_rows // CUT_ROWS)) if engines_pay(n_bytes) else 1
+
+
+def borders(sizes: Sequence[int], n: int) -> list[int]:
+    """Return the rows at which the ranges of `n` engines begin, and the end of the last; about equal ones.
+
+    `sizes` : rows of the chunks, which are cut at multiples of `CUT_ROWS` where none ends near enough.
+    """
+    begins = list(accumulate(sizes, initial=0))
+    share, found = begins[-1] / n, [0]
+    for number in range(1, n):
+        goal = share * number
+        nearest = min(begins, key=lambda begin: abs(begin - goal))
+        if abs(nearest - goal) > SLACK * share:
+            begin = begins[max(0, bisect_right(begins, goal) - 1)]
+            nearest = begin + round((goal - begin) / CUT_ROWS) * CUT_ROWS
+        found.append(max(found[-1], min(nearest, begins[-1])))
+    return [*found, begins[-1]]
+
+
+@contextmanager
+def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[LocalShards]]:
+    """Within it, the rows of a fit's training set and of its evaluation sets lie with as many engines as it is to have;
+    they are as they were where they do already."""
+    n_engines = spec.recipe.n_engines
+    if n_engines == len(sets[0].shards):
+        yield sets
+        return
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
+
+    lies_on = frozenset(
+        chunk.gpu for each in sets for shard in each.shards for chunk in _on_gpus(shard)
+    )
+    gpus = several_gpus(n_engines, lies_on)
+    logger.info("rows are shared out to GPUs %s", ", ".join(map(str, gpus)))
+    with ExitStack() as opened:
+        sharing = _Sharing(spec, [get_runtime(gpu) for gpu in gpus])
+        opened.callback(sharing.close)
+        yield [LocalShards(sharing.shards_of(*each.shards), [], gpus=gpus) for each in sets]
+
+
+def _on_gpus(shard: Shard) -> Iterator[DeviceChunk]:
+    """Give a shard's chunks that lie on a GPU."""
+    for entry in shard.entries:
+        if shard.store.residency(entry.handle) == "device":
+            chunk = shard.store.get(entry.handle)
+            assert isinstance(chunk, DeviceChunk)
+            yield chunk
+
+
+@dataclass(eq=False)
+class _Sharing:
+    """What a fit has of chunks that were cut or copied: rows of several data sets that are the same have the same."""
+
+    spec: FitSpec
+    runtimes: Sequence[Runtime]
+    """GPUs of the engines."""
+    _cut: dict[tuple[ChunkStore, int, int, int], ChunkHandle] = field(default_factory=dict)
+    """Parts of chunks, by store and key of the chunk, and their rows."""
+    _moved: dict[tuple[ChunkStore, int, tuple[int, ...]], Shard] = field(default_factory=dict)
+    """Copies of bins that lie on a GPU, by store, engine, and keys of the chunks."""
+
+    def shards_of(self, whole: Shard) -> list[Shard]:
+        """Return each engine's part of a data set."""
+        edges = borders([entry.n_rows for entry in whole.entries], len(self.runtimes))
+        return [
+            self._at_home(replace(whole, entries=tuple(self._between(whole, begin, end))), rank)
+            for rank, (begin, end) in enumerate(pairwise(edges))
+        ]
+
+    def _between(self, whole: Shard, begin: int, end: int) -> Iterator[ShardChunk]:
+        """Give the chunks of some rows."""
+        first = 0
+        for entry in whole.entries:
+            own = max(begin - first, 0), min(end - first, entry.n_rows)
+            first += entry.n_rows
+            if own == (0, entry.n_rows):
+                yield entry
+            elif own[0] < own[1]:
+                yield self._part(whole.store, entry, *own)
+
+    def _part(self, store: ChunkStore, entry: ShardChunk, begin: int, end: int) -> ShardChunk:
+        key = store, entry.handle.key, begin, end
+        if key not in self._cut:
+            self._cut[key] = store.part(entry.handle, begin, end)
+        rows = slice(begin, end)
+        return ShardChunk(
+            self._cut[key], entry.rows.taken(rows), entry.first_row + begin, end - begin,
+            None if entry.selected is None else entry.selected[rows],
+        )  # fmt: skip
+
+    def _at_home(self, shard: Shard, rank: int) -> Shard:
+        """Return the shard with bins that lie on a GPU copied to its engine's."""
+        if not any(True for _ in _on_gpus(shard)):
+            return shard
+        key = shard.store, rank, tuple(entry.handle.key for entry in shard.entries)
+        if key not in self._moved:
+            store = ChunkStore()
+            self._moved[key] = replace(shard, store=store)
+            chunks = self._copied([shard.store.get(entry.handle) for entry in shard.entries], self.runtimes[rank])
+            self._moved[key] = replace(shard, store=store, entries=tuple(
+                replace(entry, handle=store.put(chunk)) for entry, chunk in zip(shard.entries, chunks, strict=True)
+            ))  # fmt: skip
+        found = self._moved[key]
+        return replace(found, entries=tuple(
+            replace(entry, handle=own.handle) for entry, own in zip(shard.entries, found.entries, strict=True)
+        ))  # fmt: skip
+
+    def _copied(self, chunks: Sequence[Chunk], runtime: Runtime) -> list[Chunk]:
+        """Return copies of chunks on a GPU where it has room for them and a fit on them, else on the host."""
+        limit, free = self.spec.params.device_memory_limit, runtime.free_bytes
+        there = [chunk for chunk in chunks if isinstance(chunk, DeviceChunk)]
+        needed = sum(chunk.device_bytes + ROW_BYTES * chunk.n_rows for chunk in there)
+        room = KEPT_SHARE * (free if limit is None else min(free, int(limit)))
+        logger.debug("bins of GPU %d need %d of %d bytes there", runtime.device, needed, room)
+        if len(there) < len(chunks) or needed > room:
+            return [chunk.on_host(self.spec.params.n_jobs or 1) for chunk in chunks]
+        return list(there[0].with_others_on(runtime, there[1:], self.spec.cuts.n_slots))
+
+    def close(self) -> None:
+        """Forget what was cut and copied; chunks of a data set that was closed are gone already."""
+        for (store, *_), handle in self._cut.items():
+            store.delete(handle)
+        for shard in self._moved.values():
+            shard.store.close()
