@@ -14,7 +14,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.protocols import Device
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
-from daskboost.params import split_device
+from daskboost.params import ALL_GPUS, split_device
 
 logger = logging.getLogger(__name__)
 
@@ -48,26 +48,33 @@ def finds_gpu(name: str) -> bool:
     return name != "cpu"
 
 
-def check_gpus(n_gpus: int | str) -> int:
-    """Return how many GPUs `n_gpus` of a fit's parameters means, each of which this process can use.
+def gpus_meant(n_gpus: int | str) -> int:
+    """Return the number that `n_gpus` of a fit's parameters means: of "all", how many GPUs this process sees.
 
     Raises
     ------
     MissingDependencyError, DeviceError
-        There are fewer, or none, or one of them cannot be used.
+        "all", where there is none.
     """
+    if not isinstance(n_gpus, str):
+        return n_gpus
     from daskboost.devices.gpu.runtime.cuda import n_visible
 
-    if n_gpus == 1:
-        return 1
-    found = n_visible()
-    if isinstance(n_gpus, str):
-        return found
-    if n_gpus > found:
+    return n_visible()
+
+
+def check_gpus(n_gpus: int | str) -> None:
+    """Refuse more GPUs than this process sees, before any row is read.
+
+    Raises
+    ------
+    MissingDependencyError, DeviceError
+        There are fewer, or none.
+    """
+    if n_gpus != 1 and gpus_meant(n_gpus) > (found := gpus_meant(ALL_GPUS)):
         raise DeviceError(
             f"n_gpus={n_gpus} was asked for, and CUDA sees {found}: check CUDA_VISIBLE_DEVICES, or use n_gpus='all'"
         )
-    return n_gpus
 
 
 def several_gpus(n: int, lies_on: frozenset[int]) -> list[int]:

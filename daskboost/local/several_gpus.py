@@ -19,8 +19,8 @@ from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
 from daskboost.data.chunks.quantizer import KEPT_SHARE, ROW_BYTES
 from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
-from daskboost.devices.budget.partition import engines_pay
-from daskboost.devices.choose import several_gpus
+from daskboost.devices.budget.partition import engines_pay, told_of_gpus
+from daskboost.devices.choose import gpus_meant, several_gpus
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.fit.spec import FitSpec
 from daskboost.local.in_process import LocalShards
@@ -54,12 +54,20 @@ def borders(sizes: Sequence[int], n: int) -> list[int]:
     return [*found, begins[-1]]
 
 
+def largest_part(whole: LocalShards, n: int) -> int:
+    """Return the most rows of a data set that one of `n` engines has, where these are shared out to them."""
+    sizes = [entry.n_rows for shard in whole.shards for entry in shard.entries]
+    return max(end - begin for begin, end in pairwise(borders(sizes, n)))
+
+
 @contextmanager
 def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[LocalShards]]:
     """Within it, the rows of a fit's training set and of its evaluation sets lie with as many engines as it is to have;
     they are as they were where they do already."""
-    n_engines = spec.recipe.n_engines
+    n_engines, told = spec.recipe.n_engines, told_of_gpus(gpus_meant(spec.params.n_gpus), spec.recipe.n_engines)
     if n_engines == len(sets[0].shards):
+        if told:
+            logger.info("%s", told)
         yield sets
         return
     from daskboost.devices.gpu.runtime.cuda import get_runtime
@@ -68,7 +76,7 @@ def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[
         chunk.gpu for each in sets for shard in each.shards for chunk in _on_gpus(shard)
     )
     gpus = several_gpus(n_engines, lies_on)
-    logger.info("rows are shared out to GPUs %s", ", ".join(map(str, gpus)))
+    logger.info("%s: %s", told, ", ".join(map(str, gpus)))
     with ExitStack() as opened:
         sharing = _Sharing(spec, [get_runtime(gpu) for gpu in gpus])
         opened.callback(sharing.close)

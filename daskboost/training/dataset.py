@@ -403,6 +403,11 @@ class QuantizedDataset:
         return self._shards
 
     @property
+    def is_subset(self) -> bool:
+        """Whether some rows of its chunks do not count."""
+        return self._rows is not None
+
+    @property
     def cuts(self) -> Cuts:
         """Cut points of all features."""
         return self._info.cuts

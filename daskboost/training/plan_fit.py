@@ -9,26 +9,27 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.chunks.build import DatasetInfo, default_chunk_rows, most_rows
-from daskboost.data.chunks.packing import CsrLayout, DenseLayout, smaller
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout, smaller
 from daskboost.data.chunks.tiers import spill_path
 from daskboost.data.input.kinds import entries_per_row
 from daskboost.data.input.source import make_source
 from daskboost.devices.budget.cpu_memory import cpu_plan
 from daskboost.devices.budget.gpu_plans import gpu_plan
+from daskboost.devices.budget.partition import told_of_gpus
 from daskboost.devices.budget.plan import FitSize, Plan
 from daskboost.devices.budget.set_size import FeatureSizes, SetSize
-from daskboost.devices.choose import check_device, gpu_of
+from daskboost.devices.choose import check_device, gpu_of, gpus_meant
 from daskboost.devices.cpu.threads import Threads
 from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size
 from daskboost.engine.setup import COLUMN_BYTES
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.fit.recipe import make_recipe
-from daskboost.local.in_process import LocalShards
+from daskboost.local.several_gpus import gpus_that_pay, largest_part
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, parse_bytes, split_device
-from daskboost.training.checks import check_rounds
+from daskboost.training.checks import check_n_gpus, check_rounds
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.train import checked_objective, make_spec
+from daskboost.training.train import checked_objective, is_on_cluster, make_spec
 
 
 def plan(
@@ -96,16 +97,19 @@ def plan(
             raise ParameterError("a QuantizedDataset knows its rows: leave out n_rows, n_features and nonzeros_per_row")
         named = [_named(each, f"evals[{i}]") for i, each in enumerate(evals)]
         size = _size_of_dataset(chosen, objective, data, named, num_boost_round)
-        here = isinstance(data.shards, LocalShards)
+        here = not is_on_cluster(data)
     else:
         shape = _shape(data, n_rows, n_features, nonzeros_per_row)
         rows = [
             _shape(_bare(each), None, shape[1], shape[2], f"evals[{i}]", "give its number of rows instead")
             for i, each in enumerate(evals)
         ]
+        if n_workers > 1:
+            check_n_gpus(chosen, is_on_cluster=True)
         size = _size_of_shapes(chosen, objective, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(chosen.device, size, room, here)
+    found = _plan_on(chosen.device, size, room, here)
+    return replace(found, sharing=told_of_gpus(gpus_meant(chosen.n_gpus), size.n_engines))
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
@@ -128,19 +132,24 @@ def _size_of_dataset(params: TrainParams, objective: Objective, data: QuantizedD
     """Return the size of the fit of the engine with most rows."""
     spec = make_spec(params, objective, data, n_rounds, evals, None, None, ())
     place = EnginePlace(n_threads=_n_threads(params))
-    if isinstance(data.shards, LocalShards):
+    sets = [data, *(each for each, _ in evals)]
+    if not is_on_cluster(data) and spec.recipe.n_engines == len(data.shards.shards):
         shards = data.shards.shards
         rank = max(range(len(shards)), key=lambda i: shards[i].n_rows)
-        others = [each.shards.shards[rank] for each, _ in evals]
-        return engine_size(spec, shards[rank], others, place)
-    train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
-    has_weight = any(each.info.has("weight") for each in (data, *(each for each, _ in evals)))
+        return engine_size(spec, shards[rank], [each.shards.shards[rank] for each in sets[1:]], place)
+    if is_on_cluster(data):
+        most = [
+            most_rows(np.diff([*each.info.first_rows, each.info.n_rows]).tolist(), each.shards.owners) for each in sets
+        ]
+    else:
+        most = [largest_part(each.shards, spec.recipe.n_engines) for each in sets]
+    train, *others = (_share_of(each.info, n_rows) for each, n_rows in zip(sets, most, strict=True))
+    has_weight = any(each.info.has("weight") or each.is_subset for each in sets)
     return fit_size(FitOutline.of(spec), train, others, has_weight=has_weight, place=place)
 
 
-def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
-    """Return the size of the rows of the worker that has most."""
-    n_rows = most_rows(np.diff([*info.first_rows, info.n_rows]).tolist(), owners)
+def _share_of(info: DatasetInfo, n_rows: int) -> SetSize:
+    """Return the size of so many rows of a data set, in chunks in memory."""
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
     chunk_rows = min(n_rows, info.chunk_rows)
     found = info.layout.set_size(n_rows, info.cuts.n_features, stored, chunk_rows=chunk_rows, stored_bytes=stored)
@@ -192,21 +201,35 @@ def _size_of_shapes(params: TrainParams, objective: Objective, shapes: Sequence[
     total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
     has_missing = missing or per_row is not None
     sets: list[SetSize] = []
+    n_bytes = _layout(shapes[0], bins + has_missing).nbytes(n_rows, _n_entries(shapes[0]))
+    n_engines = max(n_workers, gpus_that_pay(gpus_meant(params.n_gpus), n_bytes, n_rows))
     for shape in shapes:  # evaluation sets take what is left of the budget
         taken = sum(each.stored_bytes for each in sets)
-        sets.append(_share(shape, bins + has_missing, params, n_workers, taken))
+        sets.append(_share(shape, bins + has_missing, params, n_engines, taken))
     train, *others = sets
-    recipe, n_slots = make_recipe(params, objective, n_rows, n_workers), total + n_features * has_missing
+    recipe, n_slots = make_recipe(params, objective, n_rows, n_engines), total + n_features * has_missing
     outline = FitOutline(params, objective, recipe, n_slots, bins + has_missing, n_rounds)
     return fit_size(outline, train, others, has_weight=weight, place=EnginePlace(n_threads=_n_threads(params)))
+
+
+def _n_entries(shape: Shape) -> int:
+    """Return the present entries of rows of a shape."""
+    return shape[0] * shape[1] if shape[2] is None else int(shape[0] * shape[2])
+
+
+def _layout(shape: Shape, n_symbols: int) -> Layout:
+    """Return the layout of a data set that takes fewer bytes."""
+    return smaller(
+        DenseLayout.aligned(np.full(shape[1], n_symbols)), CsrLayout(32), shape[0], _n_entries(shape)
+    )
 
 
 def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, taken_bytes: int) -> SetSize:
     """Return the size of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit`, of
     which others have taken some, lie on disk."""
-    n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
-    entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
-    layout = smaller(DenseLayout.aligned(np.full(n_features, n_symbols)), CsrLayout(32), n_rows, entries)
+    n_rows, n_features = -(-shape[0] // n_workers), shape[1]
+    own = n_rows, n_features, shape[2]
+    entries, layout = _n_entries(own), _layout(own, n_symbols)
     stored = layout.nbytes(n_rows, entries)
     chunk_rows = min(n_rows, params.chunk_rows or default_chunk_rows(layout, n_rows, entries))
     ram_rows, limit = n_rows, params.host_memory_limit

@@ -11,7 +11,7 @@ import numpy as np
 
 from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
-from daskboost.devices.choose import check_gpus
+from daskboost.devices.choose import gpus_meant
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
@@ -233,8 +233,7 @@ def engines_of(params: TrainParams, dtrain: QuantizedDataset, evals: Sequence[Qu
     n_owners = len({owner for data in (dtrain, *evals) for owner in data.shards.owners})
     if params.n_gpus == 1 or is_on_cluster(dtrain) or n_owners > 1:
         return n_owners
-    n_gpus = params.n_gpus if isinstance(params.n_gpus, int) else check_gpus(params.n_gpus)
-    return gpus_that_pay(n_gpus, dtrain.info.nbytes, dtrain.n_rows)
+    return gpus_that_pay(gpus_meant(params.n_gpus), dtrain.info.nbytes, dtrain.n_rows)
 
 
 def is_on_cluster(data: QuantizedDataset) -> bool:

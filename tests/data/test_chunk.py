@@ -185,6 +185,25 @@ def test_slices_of_rows(first: int, second: int, seed: int) -> None:
         np.testing.assert_array_equal(naive.dense_values(part), expected)
 
 
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+@pytest.mark.parametrize("packing", ["aligned", "tight", "common"])
+def test_parts_of_chunks(encoding: Encoding, packing: Packing, rng: np.random.Generator) -> None:
+    """The bins of some rows, where these were quantized alone; of dense rows without a copy."""
+    cuts = random_cuts(rng, 7, 40)
+    rows = random_rows(rng, cuts, 331, 0.2)
+    layout = choose_layout(
+        cuts, np.ones(7, np.bool_), n_rows=331, n_entries=1_000, encoding=encoding, packing=packing
+    )
+    whole = quantize(rows, cuts, layout, 1_000)
+    for begin, end in ((0, 331), (0, 64), (64, 128), (64, 331), (320, 331), (128, 128)):
+        expected = quantize(DenseRows(rows.values[begin:end]), cuts, layout, 1_000 + begin)
+        found = whole.part(begin, end)
+        assert (found.first_row, found.n_rows, found.nbytes) == (1_000 + begin, end - begin, expected.nbytes)
+        assert_bins(found, DenseRows(rows.values[begin:end]), cuts)
+        assert found.fault(cuts) == ""
+        assert np.shares_memory(found.words, whole.words) == (encoding == "dense")
+
+
 def test_rows_data_is_copied() -> None:
     label, margin = np.arange(6, dtype=np.float32), np.arange(12, dtype=np.float32).reshape(6, 2)
     part = RowColumns(label, None, margin).copied(1, 4)

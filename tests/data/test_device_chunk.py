@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.emulation import EmulatedRuntime
 from reference import quantize as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, joined_symbols
+from daskboost.data.chunks import device_chunk
+from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, is_whole, joined_runs, joined_symbols
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.chunks.quantizer import Quantizer, quantize_on_gpu
 from daskboost.data.cuts.cut_points import Cuts
@@ -90,6 +92,30 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
         assert np.count_nonzero(everything) == np.count_nonzero(to_host(joined.flat))  # padding stays zero
         parts = list(joined_symbols([dense[0], dense[2], dense[1].on_host()], 1))
         assert [len(part) for part in parts] == [300, 100, 300]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_parts_and_copies_on_another_gpu(runtime: Runtime, name: str, rng: np.random.Generator,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Parts of several chunks become those of one array, some rows at a time."""
+    monkeypatch.setattr(device_chunk, "MOVED_BYTES", 500)
+    cuts = make_cuts(N_CUTS, rng)
+    quantizer = Quantizer.of(cuts, LAYOUTS[name])
+    values = make_values(700, cuts, rng)
+    first, second, third = chunks_of(runtime, quantizer, device_dense(runtime, values), 300)
+    parts = [first.part(64, 300), second, third.part(0, 64)]
+    assert [(part.first_row, part.n_rows) for part in parts] == [(134, 236), (370, 300), (670, 64)]
+    there = EmulatedRuntime(sm=90) if isinstance(runtime, EmulatedRuntime) else runtime
+    copies = parts[0].with_others_on(there, parts[1:], cuts.n_slots)
+    for part, copy, start in zip(parts, copies, (64, 300, 600), strict=True):
+        expected = quantizer.quantize(DenseRows(values[start : start + part.n_rows]), 70 + start)
+        for chunk in (part, copy):
+            found = chunk.on_host()
+            assert [array.tobytes() for array in found.arrays] == [array.tobytes() for array in expected.arrays]
+            assert (chunk.first_row, chunk.n_rows, chunk.nbytes) == (70 + start, part.n_rows, expected.nbytes)
+        assert copy.device_bytes == part.device_bytes and copy.gpu == there.device
+    assert [len(run) for run in joined_runs(copies)] == [3]
+    assert is_whole(copies) == isinstance(copies[0], DenseDeviceChunk)
 
 
 @pytest.mark.parametrize("n_cuts", [(255,) * 3, (254,) * 40, (5000, 3, 9000), (60_000, 2), (0,)])

@@ -82,6 +82,23 @@ def test_chunks_beyond_the_budget_go_to_disk_and_freed_room_is_used_again(tmp_pa
         assert len(files_under(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("budget", [None, 0])
+def test_parts_of_a_chunk_take_no_room(tmp_path: Path, budget: int | None) -> None:
+    chunk = dense_chunk(1)
+    with ChunkStore(tmp_path, budget) as store:
+        handle, before = store.put(chunk), store.counters()
+        part = store.part(handle, 64, 100)
+        assert store.residency(part) == store.residency(handle)
+        found = store.get(part).on_host()
+        assert (found.first_row, found.n_rows, part.nbytes) == (1_064, 36, found.nbytes)
+        np.testing.assert_array_equal(found.symbols(), chunk.symbols()[64:])
+        held = [store.counters().ram_bytes, store.counters().disk_bytes]
+        assert held == [before.ram_bytes, before.disk_bytes]
+        store.delete(part)
+        assert [store.counters().ram_bytes, store.counters().disk_bytes] == held
+        assert_equal_chunks(store.get(handle), chunk)
+
+
 def test_no_directory_is_made_before_it_is_needed_and_none_is_left(tmp_path: Path) -> None:
     with ChunkStore(tmp_path / "new", ram_budget_bytes=600) as store:
         store.put(dense_chunk(0))

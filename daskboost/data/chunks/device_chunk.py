@@ -189,7 +189,7 @@ class CsrDeviceChunk(DeviceChunk):
     def part(self, begin: int, end: int) -> CsrDeviceChunk:
         with active(self.runtime):
             own = self.indptr[begin : end + 1] - self.indptr[begin]
-            first, last = (int(to_host(self.indptr[row])) for row in (begin, end))
+            first, last = int(self.indptr[begin]), int(self.indptr[end])
         return replace(
             self, first_row=self.first_row + begin, n_rows=end - begin, begin=self.begin + first, end=self.begin + last,
             indptr=own,

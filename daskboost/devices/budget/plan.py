@@ -306,6 +306,8 @@ class Plan:
     """What trees read again in every pass; None where all rows have room."""
     recipe: str = ""
     """How trees grow, in words."""
+    sharing: str = ""
+    """How many GPUs of this process share the rows, in words; empty where one has them."""
     host_reason: str = ""
     """Why the host takes part in that on a GPU, in words; empty where it need not."""
     order_reason: str = ""
@@ -408,7 +410,7 @@ class Plan:
             lines.append(f"  {'read in every pass, from RAM':<34}{self.reads.ram_bytes:>18,}")
             lines.append(f"  {'read in every pass, from disk':<34}{self.reads.disk_bytes:>18,}")
             lines.append(f"  {'passes of a tree, about':<34}{self.reads.passes or 'as it grows':>18}")
-        lines += [line for line in (self.recipe, self.growth, self.evaluation) if line]
+        lines += [line for line in (self.sharing, self.recipe, self.growth, self.evaluation) if line]
         if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)
