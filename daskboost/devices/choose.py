@@ -13,7 +13,7 @@ from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.protocols import Device
-from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError, ParameterError
 from daskboost.params import ALL_GPUS, split_device
 
 logger = logging.getLogger(__name__)
@@ -63,18 +63,46 @@ def gpus_meant(n_gpus: int | str) -> int:
     return n_visible()
 
 
-def check_gpus(n_gpus: int | str) -> None:
-    """Refuse more GPUs than this process sees, before any row is read.
+def check_n_gpus(n_gpus: int | str, is_on_cluster: bool = False) -> None:
+    """Refuse several GPUs of this process where rows are on a cluster, or where there are not so many, before any row
+    is read.
 
     Raises
     ------
+    ParameterError
+        Rows are on a cluster.
     MissingDependencyError, DeviceError
-        There are fewer, or none.
+        There are fewer GPUs, or none.
     """
-    if n_gpus != 1 and gpus_meant(n_gpus) > (found := gpus_meant(ALL_GPUS)):
+    if n_gpus == 1:
+        return
+    if is_on_cluster:
+        raise ParameterError(
+            f"n_gpus={n_gpus!r} shares rows of this process out to its GPUs, and the rows are on a Dask cluster, where "
+            "each worker has one GPU: leave n_gpus out, and start a worker for each GPU (dask-cuda)"
+        )
+    if gpus_meant(n_gpus) > (found := gpus_meant(ALL_GPUS)):
         raise DeviceError(
             f"n_gpus={n_gpus} was asked for, and CUDA sees {found}: check CUDA_VISIBLE_DEVICES, or use n_gpus='all'"
         )
+
+
+def check_one_gpu(n_gpus: int | str) -> None:
+    """Refuse several GPUs where models are trained together, over bins that lie on one: ParameterError."""
+    if n_gpus != 1:
+        raise ParameterError(
+            f"n_gpus={n_gpus!r} is of one model at a time; models that are trained together share the bins on one GPU: "
+            "leave n_gpus out, or call train for one model after the other"
+        )
+
+
+def told_of_gpus(n_gpus: int | str, n_engines: int) -> str:
+    """Say how many of the GPUs that were asked for a fit takes, and why fewer; empty where one was."""
+    if n_gpus == 1:
+        return ""
+    if n_engines == 1:
+        return f"rows stay on one of {gpus_meant(n_gpus)} GPUs, which has so few sooner"
+    return f"rows are shared out to {n_engines} GPUs"
 
 
 def several_gpus(n: int, lies_on: frozenset[int]) -> list[int]:

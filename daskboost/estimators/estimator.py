@@ -14,7 +14,7 @@ from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.budget.plan import Plan
-from daskboost.devices.choose import budget_of, check_device
+from daskboost.devices.choose import budget_of, check_device, check_n_gpus, gpus_meant
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.class_labels import ClassLabels
@@ -29,7 +29,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster, check_n_gpus
+from daskboost.training.checks import as_booster
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -283,7 +283,7 @@ class BoostedTrees(EstimatorParameters):
         params = self._params_for(labels)
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
         client = client_for(source)
-        check_n_gpus(params, client is not None)
+        check_n_gpus(params.n_gpus, client is not None)
         if client is None:  # on a cluster the workers know
             check_device(params.device)
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
@@ -328,12 +328,13 @@ class BoostedTrees(EstimatorParameters):
         device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
         if client_for(source) is None:  # what the workers of a cluster have is not known here
             budget = budget_of(params.device, device_limit)
+            budget = None if budget is None else budget * gpus_meant(params.n_gpus)
         options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
             spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
-            device=params.device, device_memory_limit=device_limit,
+            device=params.device, device_memory_limit=device_limit, lends=params.n_gpus == 1,
         )  # fmt: skip
 
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:

@@ -206,7 +206,8 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
                   ) -> LocalShards:  # fmt: skip
     """Quantize a source into shards of this process; partitions go round the engines. What `beside` takes of the limit
     is not there for these."""
-    home = DeviceHome(info, lends=n_engines == 1, limit_bytes=source.spec.device_memory_limit)
+    lends = n_engines == 1 and source.spec.lends
+    home = DeviceHome(info, lends=lends, limit_bytes=source.spec.device_memory_limit)
     uses = [RamUse() for _ in range(n_engines)]
     if beside is not None and len(beside.shards) == n_engines:
         uses = [shard.store.ram_use for shard in beside.shards]

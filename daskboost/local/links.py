@@ -214,7 +214,7 @@ class LocalEngines:
         self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self.makers]
         self._threads: list[threading.Thread] = []
         self.engines: list[Engine | None] = [None] * len(self.makers)
-        """Those that are made and not closed."""
+        """The engines that are made and not closed."""
         self._close_errors: list[BaseException] = []
         if len(self.makers) == 1:
             self.engines = [self.makers[0]()]
@@ -324,7 +324,7 @@ class LocalEngines:
             engine.stop()
 
     def _serve(self, rank: int, make: Callable[[], Engine]) -> None:
-        answer: Callable[[], Any] = partial(self._make, rank, make)
+        answer: Callable[[], object] = partial(self._make, rank, make)
         while True:
             try:
                 reply = (rank, answer(), None)
@@ -347,10 +347,11 @@ class LocalEngines:
     def _make(self, rank: int, make: Callable[[], Engine]) -> None:
         self.engines[rank] = make()
 
-    def _handle(self, rank: int, message: Any) -> Any:
+    def _handle(self, rank: int, message: object) -> object:
         engine = self.engines[rank]
         assert engine is not None
-        return engine.handle(message)
+        reply: object = engine.handle(message)
+        return reply
 
 
 def _first_cause(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseException]:

@@ -19,8 +19,8 @@ from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
 from daskboost.data.chunks.quantizer import KEPT_SHARE, ROW_BYTES
 from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
-from daskboost.devices.budget.partition import engines_pay, told_of_gpus
-from daskboost.devices.choose import gpus_meant, several_gpus
+from daskboost.devices.budget.partition import engines_pay
+from daskboost.devices.choose import several_gpus, told_of_gpus
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.fit.spec import FitSpec
 from daskboost.local.in_process import LocalShards
@@ -64,7 +64,7 @@ def largest_part(whole: LocalShards, n: int) -> int:
 def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[LocalShards]]:
     """Within it, the rows of a fit's training set and of its evaluation sets lie with as many engines as it is to have;
     they are as they were where they do already."""
-    n_engines, told = spec.recipe.n_engines, told_of_gpus(gpus_meant(spec.params.n_gpus), spec.recipe.n_engines)
+    n_engines, told = spec.recipe.n_engines, told_of_gpus(spec.params.n_gpus, spec.recipe.n_engines)
     if n_engines == len(sets[0].shards):
         if told:
             logger.info("%s", told)
@@ -72,24 +72,14 @@ def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[
         return
     from daskboost.devices.gpu.runtime.cuda import get_runtime
 
-    lies_on = frozenset(
-        chunk.gpu for each in sets for shard in each.shards for chunk in _on_gpus(shard)
-    )
+    shards = [shard for each in sets for shard in each.shards]
+    lies_on = frozenset(chunk.gpu for shard in shards for chunk in shard.store.of_gpus(shard.handles))
     gpus = several_gpus(n_engines, lies_on)
     logger.info("%s: %s", told, ", ".join(map(str, gpus)))
     with ExitStack() as opened:
         sharing = _Sharing(spec, [get_runtime(gpu) for gpu in gpus])
         opened.callback(sharing.close)
         yield [LocalShards(sharing.shards_of(*each.shards), [], gpus=gpus) for each in sets]
-
-
-def _on_gpus(shard: Shard) -> Iterator[DeviceChunk]:
-    """Give a shard's chunks that lie on a GPU."""
-    for entry in shard.entries:
-        if shard.store.residency(entry.handle) == "device":
-            chunk = shard.store.get(entry.handle)
-            assert isinstance(chunk, DeviceChunk)
-            yield chunk
 
 
 @dataclass(eq=False)
@@ -101,7 +91,9 @@ class _Sharing:
     """GPUs of the engines."""
     _cut: dict[tuple[ChunkStore, int, int, int], ChunkHandle] = field(default_factory=dict)
     """Parts of chunks, by store and key of the chunk, and their rows."""
-    _moved: dict[tuple[ChunkStore, int, tuple[int, ...]], Shard] = field(default_factory=dict)
+    _copies: dict[tuple[ChunkStore, int, tuple[int, ...]], tuple[ChunkStore, list[ChunkHandle]]] = field(
+        default_factory=dict
+    )
     """Copies of bins that lie on a GPU, by store, engine, and keys of the chunks."""
 
     def shards_of(self, whole: Shard) -> list[Shard]:
@@ -135,25 +127,25 @@ class _Sharing:
 
     def _at_home(self, shard: Shard, rank: int) -> Shard:
         """Return the shard with bins that lie on a GPU copied to its engine's."""
-        if not any(True for _ in _on_gpus(shard)):
+        there = shard.store.of_gpus(shard.handles)
+        if not there:
             return shard
-        key = shard.store, rank, tuple(entry.handle.key for entry in shard.entries)
-        if key not in self._moved:
+        key = shard.store, rank, tuple(handle.key for handle in shard.handles)
+        if key not in self._copies:
             store = ChunkStore()
-            self._moved[key] = replace(shard, store=store)
-            chunks = self._copied([shard.store.get(entry.handle) for entry in shard.entries], self.runtimes[rank])
-            self._moved[key] = replace(shard, store=store, entries=tuple(
-                replace(entry, handle=store.put(chunk)) for entry, chunk in zip(shard.entries, chunks, strict=True)
-            ))  # fmt: skip
-        found = self._moved[key]
-        return replace(found, entries=tuple(
-            replace(entry, handle=own.handle) for entry, own in zip(shard.entries, found.entries, strict=True)
+            chunks = self._copied([shard.store.get(handle) for handle in shard.handles], there, self.runtimes[rank])
+            self._copies[key] = store, [store.put(chunk) for chunk in chunks]
+        store, handles = self._copies[key]
+        return replace(shard, store=store, entries=tuple(
+            replace(entry, handle=handle) for entry, handle in zip(shard.entries, handles, strict=True)
         ))  # fmt: skip
 
-    def _copied(self, chunks: Sequence[Chunk], runtime: Runtime) -> list[Chunk]:
-        """Return copies of chunks on a GPU where it has room for them and a fit on them, else on the host."""
+    def _copied(self, chunks: Sequence[Chunk], there: Sequence[DeviceChunk], runtime: Runtime) -> list[Chunk]:
+        """Return copies of chunks on a GPU where it has room for them and a fit on them, else on the host.
+
+        `there` : those that lie on any GPU.
+        """
         limit, free = self.spec.params.device_memory_limit, runtime.free_bytes
-        there = [chunk for chunk in chunks if isinstance(chunk, DeviceChunk)]
         needed = sum(chunk.device_bytes + ROW_BYTES * chunk.n_rows for chunk in there)
         room = KEPT_SHARE * (free if limit is None else min(free, int(limit)))
         logger.debug("bins of GPU %d need %d of %d bytes there", runtime.device, needed, room)
@@ -165,5 +157,5 @@ class _Sharing:
         """Forget what was cut and copied; chunks of a data set that was closed are gone already."""
         for (store, *_), handle in self._cut.items():
             store.delete(handle)
-        for shard in self._moved.values():
-            shard.store.close()
+        for store, _ in self._copies.values():
+            store.close()

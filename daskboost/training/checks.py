@@ -10,7 +10,6 @@ import numpy as np
 
 from daskboost.data.chunks.tiers import spill_path
 from daskboost.data.input.row_columns import COLUMNS
-from daskboost.devices.choose import check_gpus
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric
@@ -98,31 +97,6 @@ def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
     for other, is_there in others.items():
         if is_there:
             raise ParameterError(f"{what} does not go with {other}; {remedy}")
-
-
-def check_n_gpus(params: TrainParams, is_on_cluster: bool) -> None:
-    """Refuse several GPUs of this process where rows are on a cluster, or where there are not so many.
-
-    Raises
-    ------
-    ParameterError, MissingDependencyError, DeviceError
-        See `check_gpus`.
-    """
-    if params.n_gpus != 1 and is_on_cluster:
-        raise ParameterError(
-            f"n_gpus={params.n_gpus!r} shares rows of this process out to its GPUs, and the rows are on a Dask "
-            "cluster, where each worker has one GPU: leave n_gpus out, and start a worker for each GPU (dask-cuda)"
-        )
-    check_gpus(params.n_gpus)
-
-
-def check_one_gpu(params: TrainParams) -> None:
-    """Refuse several GPUs where models are trained together, over bins that lie on one."""
-    if params.n_gpus != 1:
-        raise ParameterError(
-            f"n_gpus={params.n_gpus!r} is of one model at a time; models that are trained together share the bins on "
-            "one GPU: leave n_gpus out, or call train for one model after the other"
-        )
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")

@@ -227,9 +227,10 @@ class QuantizedDataset:
         init_model: Booster | None = None, n_jobs: int = 0, host_memory_limit: int | None = None,
         spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
         check: Callable[[DatasetInfo], None] | None = None, device: str | None = None,
-        device_memory_limit: int | None = None,
+        device_memory_limit: int | None = None, lends: bool = True,
     ) -> QuantizedDataset:  # fmt: skip
-        """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process.
+        """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process; `lends` is
+        that of `ReadSpec`.
 
         `check` sees what the first read has found, and may refuse it before rows are read again and quantized.
         """
@@ -243,7 +244,7 @@ class QuantizedDataset:
             check_device(device)
         if device_memory_limit is not None and reference is not None and place is None:
             device_memory_limit -= reference.shards.device_bytes
-        source = computed_by(current_client(), source.quantized_on(device, device_memory_limit))
+        source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
             info = describe(source, options, runner, known)

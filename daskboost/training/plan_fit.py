@@ -15,10 +15,9 @@ from daskboost.data.input.kinds import entries_per_row
 from daskboost.data.input.source import make_source
 from daskboost.devices.budget.cpu_memory import cpu_plan
 from daskboost.devices.budget.gpu_plans import gpu_plan
-from daskboost.devices.budget.partition import told_of_gpus
 from daskboost.devices.budget.plan import FitSize, Plan
 from daskboost.devices.budget.set_size import FeatureSizes, SetSize
-from daskboost.devices.choose import check_device, gpu_of, gpus_meant
+from daskboost.devices.choose import check_device, check_n_gpus, gpu_of, gpus_meant, told_of_gpus
 from daskboost.devices.cpu.threads import Threads
 from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size
 from daskboost.engine.setup import COLUMN_BYTES
@@ -27,7 +26,7 @@ from daskboost.fit.recipe import make_recipe
 from daskboost.local.several_gpus import gpus_that_pay, largest_part
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, parse_bytes, split_device
-from daskboost.training.checks import check_n_gpus, check_rounds
+from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import checked_objective, is_on_cluster, make_spec
 
@@ -74,8 +73,8 @@ def plan(
     Returns
     -------
     Plan
-        Of one engine, that with most rows: its parts in bytes, `total_bytes`, `fits` and `remedy`; `print` it for a
-        table.
+        Of one engine, that with most rows (one of `n_gpus` GPUs has one): its parts in bytes, `total_bytes`, `fits`
+        and `remedy`; `print` it for a table.
 
     Raises
     ------
@@ -105,11 +104,11 @@ def plan(
             for i, each in enumerate(evals)
         ]
         if n_workers > 1:
-            check_n_gpus(chosen, is_on_cluster=True)
+            check_n_gpus(chosen.n_gpus, is_on_cluster=True)
         size = _size_of_shapes(chosen, objective, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
     found = _plan_on(chosen.device, size, room, here)
-    return replace(found, sharing=told_of_gpus(gpus_meant(chosen.n_gpus), size.n_engines))
+    return replace(found, sharing=told_of_gpus(chosen.n_gpus, size.n_engines))
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 
 from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
-from daskboost.devices.choose import gpus_meant
+from daskboost.devices.choose import check_n_gpus, gpus_meant
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
@@ -33,7 +33,6 @@ from daskboost.training.checks import (
     check_init_model,
     check_made_with,
     check_metrics,
-    check_n_gpus,
     check_rounds,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -110,7 +109,7 @@ def train(
     if not (evals_result is None or isinstance(evals_result, MutableMapping)):
         raise ParameterError(f"evals_result={shown(evals_result)} must be a dict, which is filled, or None")
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
-    check_n_gpus(chosen, is_on_cluster(dtrain))
+    check_n_gpus(chosen.n_gpus, is_on_cluster(dtrain))
     prepared = prepare_fit(
         with_callables(chosen, objective, custom_metric), dtrain, num_boost_round, evals, early_stopping_rounds,
         init_model, [*callbacks, *evaluation_log(verbose)], evals_result,
@@ -231,7 +230,7 @@ def engines_of(params: TrainParams, dtrain: QuantizedDataset, evals: Sequence[Qu
     """Return how many engines a fit has: one for each that has rows of a data set, or for each GPU that these are
     shared out to."""
     n_owners = len({owner for data in (dtrain, *evals) for owner in data.shards.owners})
-    if params.n_gpus == 1 or is_on_cluster(dtrain) or n_owners > 1:
+    if is_on_cluster(dtrain) or n_owners > 1:
         return n_owners
     return gpus_that_pay(gpus_meant(params.n_gpus), dtrain.info.nbytes, dtrain.n_rows)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from daskboost.devices.choose import check_one_gpu
 from daskboost.errors import ParameterError
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalShards
@@ -14,7 +15,7 @@ from daskboost.local.together import Member, fit_together
 from daskboost.model.booster import Booster
 from daskboost.params import PARAMETERS, TrainParams, check_count
 from daskboost.training.callbacks import Callback
-from daskboost.training.checks import check_one_gpu, check_rounds
+from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
 from daskboost.training.train import IN_PARAMS, PreparedFit, prepare_fit, with_callables
@@ -143,7 +144,7 @@ def prepare_many(
                              "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
     prepared: list[PreparedModel] = []
     for candidate, params in enumerate(candidates):
-        check_one_gpu(params)
+        check_one_gpu(params.n_gpus)
         for rows in sets:
             own = () if callbacks is None else callbacks(len(prepared))
             history: dict[str, dict[str, list[float]]] = {}

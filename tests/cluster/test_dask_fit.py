@@ -20,7 +20,7 @@ from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.devices.budget import partition
-from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
+from daskboost.errors import DataError, EngineError, ParameterError, StorageError, WorkerLostError
 from daskboost.fit import scales
 
 
@@ -127,6 +127,21 @@ def test_trees_that_grow_on_samples(
         found.append((model.to_bytes(), history))
     assert found[0] == found[1]
     assert (max(found[0][1]["out_of_core"]["passes"]) > 1) == (mode["out_of_core"] == "certified")
+
+
+def test_several_gpus_of_one_process_are_refused(client: Any) -> None:
+    """Each worker has one; nothing is read before that is said."""
+    features, labels, weights = table("classes")
+    rows = frame(features, labels, weights, 2)
+    params: dict[str, Any] = {"device": "cuda", "n_gpus": 2}
+    message = "n_gpus=2 shares rows of this process out to its GPUs, and the rows are on a Dask cluster"
+    with pytest.raises(ParameterError, match=message):
+        db.DaskBoostClassifier(**params).fit(rows, "label")
+    with db.QuantizedDataset.from_dask(rows, "label") as dataset:
+        with pytest.raises(ParameterError, match=message):
+            db.train(params, dataset, 1)
+    with pytest.raises(ParameterError, match=message):
+        db.plan(params, n_rows=1_000, n_features=5, n_workers=2)
 
 
 def test_custom_callables_travel(client: Any) -> None:

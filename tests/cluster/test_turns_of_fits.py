@@ -16,14 +16,15 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import make_data, quantized
 
 from daskboost import Booster, QuantizedDataset, train
-from daskboost.devices.choose import make_device
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.runtime.collective import Members, Turn
 from daskboost.errors import DataError
-from daskboost.local import in_process
+from daskboost.local.in_process import LocalShards
 from daskboost.local.links import PeerLostError, local_peers
 from daskboost.training.callbacks import Callback, RoundInfo
 
+gpus_by_rank = property(lambda shards: range(len(shards.shards)), lambda *_: None)
+"""A GPU for each engine, in place of those that a data set is given."""
 LONG_S = 60.0
 PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "device": "cuda", "reduction": "nccl"}
 
@@ -31,12 +32,8 @@ PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "device": "cuda", "reduct
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Two emulated GPUs, which the engines of every fit have in their order, and whether a fit had to wait for them."""
-    gpus, own, found = [EmulatedRuntime(seed=3), EmulatedRuntime(seed=4)], threading.local(), threading.Event()
+    gpus, found = [EmulatedRuntime(seed=3), EmulatedRuntime(seed=4)], threading.Event()
     take = Turn.is_taken
-
-    def on_own_gpu(name: str, *rest: Any, **named: Any) -> Any:
-        own.numbers = getattr(own, "numbers", None) or itertools.count()
-        return make_device(f"cuda:{next(own.numbers) % 2}", *rest, **named)
 
     def noted(self: Turn, name: str, names: tuple[str, ...], members: Members) -> bool:
         is_taken = take(self, name, names, members)
@@ -45,7 +42,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return is_taken
 
     monkeypatch.setattr(cuda, "get_runtime", lambda number=None: gpus[number or 0])
-    monkeypatch.setattr(in_process, "make_device", on_own_gpu)
+    monkeypatch.setattr(LocalShards, "gpus", gpus_by_rank, raising=False)
     monkeypatch.setattr(Turn, "is_taken", noted)
     return found
 

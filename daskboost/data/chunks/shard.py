@@ -59,6 +59,11 @@ class Shard:
     def n_rows(self) -> int:
         return sum(entry.n_rows for entry in self.entries)
 
+    @property
+    def handles(self) -> list[ChunkHandle]:
+        """All chunks as the store knows them."""
+        return [entry.handle for entry in self.entries]
+
     def chunks(self, ahead: int = 1) -> Iterator[tuple[int, Chunk]]:
         """All chunks with their positions in `entries`, those on disk read ahead (see `stream`)."""
         return stream(self.store, [entry.handle for entry in self.entries], ahead)

@@ -185,6 +185,11 @@ class ChunkStore:
             tier.release(taken_bytes)
         tier.delete(handle.key)
 
+    def of_gpus(self, handles: Sequence[ChunkHandle]) -> list[DeviceChunk]:
+        """Return those of some chunks that lie on a GPU."""
+        found = [self.get(handle) for handle in handles if self._home(handle) is self._device]
+        return [chunk for chunk in found if isinstance(chunk, DeviceChunk)]
+
     def residency(self, handle: ChunkHandle) -> TierName:
         """The tier that holds the chunk."""
         return self._home(handle).name

@@ -74,6 +74,8 @@ class ReadSpec:
         Where features on the host shall be quantized; None for the CPU. What lies on a GPU stays there.
     device_memory_limit : int, or None
         Bytes of a GPU that quantizing may take; None for what is free.
+    lends : bool
+        Whether a fit takes bins that stay on a GPU as they are; else it copies them, and there must be room for both.
     is_late : bool
         Whether features on the host stay `UploadedRows`, to be read where they are predicted.
     threads : int
@@ -89,6 +91,7 @@ class ReadSpec:
     class_weights: ClassWeights | None = None
     device: str | None = None
     device_memory_limit: int | None = None
+    lends: bool = True
     is_late: bool = False
     threads: int = 1
 

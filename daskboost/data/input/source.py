@@ -166,8 +166,8 @@ class Source:
         """
         return replace(self, spec=replace(self.spec, classes=tuple(class_array(classes).tolist())))
 
-    def quantized_on(self, device: str | None, memory_limit: int | None = None) -> Source:
-        """The same rows, features on the host to be quantized where `device` says; see `ReadSpec.device`.
+    def quantized_on(self, device: str | None, memory_limit: int | None = None, *, lends: bool = True) -> Source:
+        """The same rows, features on the host to be quantized where `device` says; see `ReadSpec`.
 
         Data sets of so few rows that a CPU has them quantized before a GPU has begun are left to it.
         """
@@ -175,7 +175,7 @@ class Source:
         if device is not None and n_values is not None and n_values < upload.TINY_VALUES:
             logger.debug("%d values are quantized on the CPU: they are few", n_values)
             device = None
-        return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
+        return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit, lends=lends))
 
     def at_once(self) -> Source | None:
         """The same rows as one partition, which a GPU takes whole and keeps from one read to the next.

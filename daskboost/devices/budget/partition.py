@@ -31,15 +31,6 @@ def engines_that_pay(n: int, n_bytes: int, home: str) -> int:
     return min(n, max(1, n_bytes // SHARE_BYTES[home])) if n_bytes > ONE_ENGINE_BYTES else 1
 
 
-def told_of_gpus(n_gpus: int, n_engines: int) -> str:
-    """Say how many of so many GPUs of a process a fit takes, and why fewer; empty where one was asked for."""
-    if n_gpus == 1:
-        return ""
-    if n_engines == 1:
-        return f"rows stay on one of {n_gpus} GPUs, which has so few sooner"
-    return f"rows are shared out to {n_engines} GPUs"
-
-
 def columns_pay(size: FitSize) -> bool:
     """Whether trees grow faster where GPUs share the features."""
     n_built = max(1, size.most_leaves // 2)  # of all levels together

@@ -404,7 +404,7 @@ class CudaRuntime:
         """Copy by the bus between the GPUs where there is one; else the driver goes by way of the host."""
         cuda = self.xp.cuda
         with cuda.Device(other.device):
-            whole: Any = self.xp.ascontiguousarray(values)
+            whole: DeviceArray = self.xp.ascontiguousarray(values)
             cuda.get_current_stream().synchronize()
         with cuda.Device(self.device):
             found: DeviceArray = self.xp.empty(whole.shape, whole.dtype)
