@@ -121,7 +121,7 @@ class TrainParams:
     there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
     n_gpus: int | str = 1
     """With ``device="cuda"``, to how many GPUs of this process rows are shared out, ``"all"`` for all that it sees
-    (CUDA_VISIBLE_DEVICES); small data stay on one. On a cluster each worker has a GPU. Models do not depend on it."""
+    (CUDA_VISIBLE_DEVICES); of small data to fewer. On a cluster each worker has a GPU. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0

@@ -100,9 +100,10 @@ def told_of_gpus(n_gpus: int | str, n_engines: int) -> str:
     """Say how many of the GPUs that were asked for a fit takes, and why fewer; empty where one was."""
     if n_gpus == 1:
         return ""
-    if n_engines == 1:
-        return f"rows stay on one of {gpus_meant(n_gpus)} GPUs, which has so few sooner"
-    return f"rows are shared out to {n_engines} GPUs"
+    wanted = gpus_meant(n_gpus)
+    if n_engines < wanted:
+        return f"{n_engines} of {wanted} GPUs have the rows: with more, the fit would be slower"
+    return f"{n_engines} GPUs have a share of the rows each"
 
 
 def several_gpus(n: int, lies_on: frozenset[int]) -> list[int]:

@@ -90,8 +90,8 @@ SHARED_PARAMETERS = """
         it, nor does a prediction, which takes place there if it pays, see `predict`.
     n_gpus : int or "all", default 1
         With ``device="cuda"``, to how many GPUs of this process rows are shared out; "all" are those that it sees
-        (CUDA_VISIBLE_DEVICES). Data of few rows stay on one, which has them sooner. On a Dask cluster each worker has
-        a GPU. The model does not depend on it.
+        (CUDA_VISIBLE_DEVICES). Small data go to fewer, where fits are faster. On a Dask cluster each worker has a GPU.
+        The model does not depend on it.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers", "nccl"}

@@ -19,8 +19,9 @@ from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
 from daskboost.data.chunks.quantizer import KEPT_SHARE, ROW_BYTES
 from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
-from daskboost.devices.budget.partition import engines_pay
+from daskboost.devices.budget.partition import engines_that_pay
 from daskboost.devices.choose import several_gpus, told_of_gpus
+from daskboost.devices.cpu.threads import usable_cores
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.fit.spec import FitSpec
 from daskboost.local.in_process import LocalShards
@@ -32,9 +33,8 @@ SLACK = 1 / 64
 
 
 def gpus_that_pay(n_gpus: int, n_bytes: int, n_rows: int) -> int:
-    """Return how many of so many GPUs a fit takes, on bins of `n_bytes` of `n_rows` rows: all, or one that has small
-    data sooner."""
-    return max(1, min(n_gpus, n_rows // CUT_ROWS)) if engines_pay(n_bytes) else 1
+    """Return how many of so many GPUs a fit takes, on bins of `n_bytes` of `n_rows` rows."""
+    return max(1, min(engines_that_pay(n_gpus, n_bytes, "cuda"), n_rows // CUT_ROWS))
 
 
 def borders(sizes: Sequence[int], n: int) -> list[int]:
@@ -150,7 +150,7 @@ class _Sharing:
         room = KEPT_SHARE * (free if limit is None else min(free, int(limit)))
         logger.debug("bins of GPU %d need %d of %d bytes there", runtime.device, needed, room)
         if len(there) < len(chunks) or needed > room:
-            return [chunk.on_host(self.spec.params.n_jobs or 1) for chunk in chunks]
+            return [chunk.on_host(self.spec.params.n_jobs or usable_cores()) for chunk in chunks]
         return list(there[0].with_others_on(runtime, there[1:], self.spec.cuts.n_slots))
 
     def close(self) -> None:

@@ -56,6 +56,12 @@ def emulated(monkeypatch: pytest.MonkeyPatch, n: int, **more: Any) -> list[Emula
     return made
 
 
+def share_any_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have several GPUs share data of any size."""
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    monkeypatch.setitem(partition.SHARE_BYTES, "cuda", 1)
+
+
 @pytest.fixture
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the GPUs that were joined with others, as they were."""
@@ -76,7 +82,7 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 ])  # fmt: skip
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many the process sees; data of any size are shared out."""
-    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    share_any_data(monkeypatch)
     if request.param == "emulated":
         return len(emulated(monkeypatch, 3))
     found = cuda.n_visible()
@@ -220,19 +226,19 @@ def test_small_data_stay_on_one_gpu(
     emulated(monkeypatch, 2)
     data = make_data(np.random.default_rng(8), n_rows=300)
     params = {"max_depth": 2, "n_jobs": 1, "device": "cuda", "n_gpus": 2}
-    said = "rows stay on one of 2 GPUs, which has so few sooner"
+    said = "1 of 2 GPUs have the rows: with more, the fit would be slower"
     with quantized(data) as dataset:
         with caplog.at_level(logging.INFO, "daskboost"):
             train(params, dataset, 1)
         assert said in caplog.text and not joins
         assert said in str(plan(params, dataset)) and said in str(plan(params, data.X))
-        monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+        share_any_data(monkeypatch)
         with caplog.at_level(logging.INFO, "daskboost"):
             train(params, dataset, 1)
-        assert "rows are shared out to 2 GPUs: 0, 1" in caplog.text and joins
+        assert "2 GPUs have a share of the rows each: 0, 1" in caplog.text and joins
         halves = [plan(params, dataset), plan(params, data.X), plan(params, n_rows=300, n_features=5)]
         wholes = [plan({**params, "n_gpus": 1}, given) for given in (dataset, data.X)]
-    assert all("rows are shared out to 2 GPUs" in str(each) for each in halves)
+    assert all("2 GPUs have a share of the rows each" in str(each) for each in halves)
     assert all(each.margins_bytes < 0.6 * wholes[0].margins_bytes for each in halves)
     assert not any("GPUs" in str(each) for each in wholes)
 
@@ -278,7 +284,7 @@ def test_refused_where_models_are_trained_together(monkeypatch: pytest.MonkeyPat
 @pytest.mark.emulated
 def test_an_engine_that_cannot_be_made_ends_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One GPU has no room: the error is its own, threads end, and the next fit has all of them."""
-    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    share_any_data(monkeypatch)
     made = emulated(monkeypatch, 2)
     data = make_data(np.random.default_rng(8), n_rows=3_000, n_values=60)
     params = {"max_depth": 3, "n_jobs": 1, "device": "cuda", "n_gpus": 2}
@@ -311,7 +317,8 @@ def test_parts_are_about_equal_and_cut_where_chunks_may_be(sizes: list[int], n: 
 
 
 @pytest.mark.parametrize(("n_gpus", "n_bytes", "n_rows", "expected"), [
-    (2, 2**30, 10**6, 2), (8, 2**22 + 1, 10**5, 8), (2, 2**22, 10**6, 1), (4, 2**30, 130, 2), (2, 2**30, 10, 1),
+    (2, 2**30, 10**6, 2), (8, 2**30, 10**7, 8), (8, 2**27, 10**6, 4), (2, 2**22, 10**6, 1), (2, 2**25, 10**6, 1),
+    (4, 2**30, 130, 2), (2, 2**30, 10, 1),
 ])  # fmt: skip
 def test_how_many_gpus_pay(n_gpus: int, n_bytes: int, n_rows: int, expected: int) -> None:
     assert gpus_that_pay(n_gpus, n_bytes, n_rows) == expected
