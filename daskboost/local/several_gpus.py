@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -19,6 +19,7 @@ from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
 from daskboost.data.chunks.quantizer import KEPT_SHARE, ROW_BYTES
 from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
+from daskboost.data.input.device_read import device_memory
 from daskboost.devices.budget.partition import engines_that_pay
 from daskboost.devices.choose import several_gpus, told_of_gpus
 from daskboost.devices.cpu.threads import usable_cores
@@ -76,9 +77,7 @@ def shared_out(spec: FitSpec, sets: Sequence[LocalShards]) -> Iterator[Sequence[
     lies_on = frozenset(chunk.gpu for shard in shards for chunk in shard.store.of_gpus(shard.handles))
     gpus = several_gpus(n_engines, lies_on)
     logger.info("%s: %s", told, ", ".join(map(str, gpus)))
-    with ExitStack() as opened:
-        sharing = _Sharing(spec, [get_runtime(gpu) for gpu in gpus])
-        opened.callback(sharing.close)
+    with closing(_Sharing(spec, [get_runtime(gpu) for gpu in gpus])) as sharing:
         yield [LocalShards(sharing.shards_of(*each.shards), [], gpus=gpus) for each in sets]
 
 
@@ -151,7 +150,8 @@ class _Sharing:
         logger.debug("bins of GPU %d need %d of %d bytes there", runtime.device, needed, room)
         if len(there) < len(chunks) or needed > room:
             return [chunk.on_host(self.spec.params.n_jobs or usable_cores()) for chunk in chunks]
-        return list(there[0].with_others_on(runtime, there[1:], self.spec.cuts.n_slots))
+        with device_memory():
+            return list(there[0].with_others_on(runtime, there[1:], self.spec.cuts.n_slots))
 
     def close(self) -> None:
         """Forget what was cut and copied; chunks of a data set that was closed are gone already."""

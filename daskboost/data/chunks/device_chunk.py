@@ -134,7 +134,8 @@ class DenseDeviceChunk(DeviceChunk):
             for chunk, begin in zip(chunks, edges, strict=False):
                 for start in range(0, chunk.n_rows, at_once):
                     block = chunk.part(start, min(start + at_once, chunk.n_rows)).values
-                    room.put(begin + start, runtime.taken(block, self.whole.runtime))
+                    room.put(begin + start, runtime.taken(block, chunk.whole.runtime))
+            runtime.record_event().synchronize()  # who uses them next may have another stream
         return [
             replace(chunk, whole=room, begin=begin, end=end)
             for chunk, (begin, end) in zip(chunks, pairwise(edges), strict=True)
@@ -202,9 +203,10 @@ class CsrDeviceChunk(DeviceChunk):
         with active(runtime):
             room = runtime.xp.empty(edges[-1], self.whole.dtype)
             for chunk, (begin, end) in zip(chunks, pairwise(edges), strict=True):
-                room[begin:end] = runtime.taken(chunk.values, self.runtime)
-                indptr = runtime.taken(chunk.indptr, self.runtime)
+                room[begin:end] = runtime.taken(chunk.values, chunk.runtime)
+                indptr = runtime.taken(chunk.indptr, chunk.runtime)
                 made.append(replace(chunk, whole=room, begin=begin, end=end, indptr=indptr, runtime=runtime))
+            runtime.record_event().synchronize()
         return made
 
     def on_host(self, threads: int = 1) -> CsrChunk:
