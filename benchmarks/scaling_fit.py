@@ -26,8 +26,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.sparse_rows import SPARSE_WORKLOADS
-from daskboost.cluster.dask_data import SHARE_BYTES
-from daskboost.devices.budget.partition import LINK_BYTES_S, PAIR_BYTES, SIDES_S
+from daskboost.devices.budget.partition import LINK_BYTES_S, PAIR_BYTES, SHARE_BYTES, SIDES_S
 from daskboost.devices.gpu.rows.feature_groups import MOST_COLUMNS
 
 FEWEST_TREES = 50
