@@ -19,9 +19,9 @@ from daskboost.cluster.channel import Channel, ChannelClosedError, ChannelSilent
 from daskboost.cluster.context import CoordinatorContext, RemoteCall
 from daskboost.cluster.dask_comms import UnreachableError, open_channels
 from daskboost.cluster.dask_sessions import OpenSession
+from daskboost.cluster.dask_silence import Doing, Silence, find_doing
 from daskboost.cluster.dask_watch import result_of
 from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
-from daskboost.cluster.silence import Doing, Silence, find_doing
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
 from daskboost.local.links import Failure
 from daskboost.wire import Frame, WireError, encode, register

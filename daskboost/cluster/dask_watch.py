@@ -5,7 +5,7 @@
 
 Dask itself notices that a worker is frozen or its host gone after five minutes, and tasks, messages and data there are
 waited for until then. The scheduler tells everybody when a worker's last heartbeat came; it needs no package of ours.
-A worker whose heartbeats stay out is judged only once its nanny was asked (`silence.py`).
+A worker whose heartbeats stay out is judged only once its nanny was asked (`dask_silence.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distributed.comm import Comm, connect
 from distributed.scheduler import heartbeat_interval
 
+from daskboost.cluster.dask_silence import Silence, find_doing
 from daskboost.cluster.limits import (
     CLEAN_UP_S,
     CONNECT_TIMEOUT_S,
@@ -34,7 +35,6 @@ from daskboost.cluster.limits import (
     STOPPED_S,
     silence_s,
 )
-from daskboost.cluster.silence import Silence, find_doing
 from daskboost.errors import DaskBoostError, SchedulerLostError, WorkerLostError
 
 if TYPE_CHECKING:

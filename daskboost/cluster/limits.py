@@ -4,8 +4,8 @@ Three things end a wait early: the other side hangs up (a process that is killed
 worker left, or nothing shows that the other side still lives for `silence_s()`. All that works shows so: engines by
 heartbeats over their fit's connection, from a thread of their own, workers by Dask's heartbeats to the scheduler, a
 scheduler by answers. A worker that fell silent is lost only if its nanny, where it has one, does not see it compute
-(`silence.py`): neither Python's lock nor a busy host makes a worker a lost one. One whose process is stopped, as its
-nanny sees, is lost after `STOPPED_S` already.
+(`dask_silence.py`): neither Python's lock nor a busy host makes a worker a lost one. One whose process is stopped, as
+its nanny sees, is lost after `STOPPED_S` already.
 """
 
 from __future__ import annotations

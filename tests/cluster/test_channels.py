@@ -23,9 +23,9 @@ from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, C
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
+from daskboost.cluster.dask_silence import Doing, Silence
 from daskboost.cluster.limits import STOPPED_S
 from daskboost.cluster.session import ChannelPeers, EngineSession
-from daskboost.cluster.silence import Doing, Silence
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
 from daskboost.local.links import PeerLostError
 from daskboost.wire import WireError

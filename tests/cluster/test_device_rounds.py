@@ -304,6 +304,7 @@ def test_gradients_that_are_not_finite_end_the_fit(params: dict[str, Any], taken
 
 
 def test_rounds_grow_while_the_host_finishes_others(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "first_rounds", lambda *_: 1)
     monkeypatch.setattr(coordinator, "MORE_ROUNDS", 2)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
     told: list[tuple[str, int]] = []

@@ -40,13 +40,13 @@ from dask import delayed
 from distributed import Client
 
 import daskboost as db
-from daskboost.cluster import dask_comms, dask_tasks, dask_watch, limits, silence
+from daskboost.cluster import dask_comms, dask_silence, dask_tasks, dask_watch, limits
 from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
 from daskboost.cluster.dask_plugins import worker_host
+from daskboost.cluster.dask_silence import find_doing, is_stopped, thread_states, wants_processor
 from daskboost.cluster.dask_watch import on_loop, scheduler_address
 from daskboost.cluster.on_dask import Place, run_fit
-from daskboost.cluster.silence import find_doing, is_stopped, thread_states, wants_processor
 from daskboost.devices.budget import partition
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
@@ -296,10 +296,10 @@ def test_what_a_process_does_that_is_looked_at_some_times(
 ) -> None:
     """Threads that wait for Python's lock wake up now and then to ask for it; one that is traced runs at times."""
     looks = iter(seen)
-    monkeypatch.setattr(silence, "thread_states", lambda pid: next(looks))
-    monkeypatch.setattr(silence, "LOOK_APART_S", 0.0)
+    monkeypatch.setattr(dask_silence, "thread_states", lambda pid: next(looks))
+    monkeypatch.setattr(dask_silence, "LOOK_APART_S", 0.0)
     nanny: Any = SimpleNamespace(pid=1)
-    assert asyncio.run(silence.what_it_does(nanny)) == expected
+    assert asyncio.run(dask_silence.what_it_does(nanny)) == expected
 
 
 @pytest.mark.parametrize("nanny", [True, False])
@@ -327,7 +327,7 @@ def test_nannies_tell_who_computes(nanny: bool, client: Client) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_knows_of_nobody_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "OPINION_S", 1.0)
+    monkeypatch.setattr(dask_silence, "OPINION_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert asyncio.run(asyncio.wait_for(find_doing(address, {}, ["tcp://a"]), SOON_S)) == {}

@@ -23,7 +23,7 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import daskboost as db
-from daskboost.cluster import dask_data
+from daskboost.devices.budget import partition
 from daskboost.errors import EngineError, WorkerLostError
 
 N_KILLS = int(os.environ.get("DASKBOOST_LOSSES", "3"))
@@ -97,8 +97,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[Place, Client]]:
 @pytest.fixture(autouse=True)
 def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data have an engine on each worker, too."""
-    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
-    monkeypatch.setattr(dask_data, "SHARE_BYTES", {"cuda": 1, "cpu": 1})
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    monkeypatch.setattr(partition, "SHARE_BYTES", {"cuda": 1, "cpu": 1})
 
 
 def n_gpus() -> int:
