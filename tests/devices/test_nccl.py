@@ -166,7 +166,7 @@ def test_an_abort_does_not_wait_for_graphs_which_may_be_the_callers() -> None:
 def test_a_graph_that_stays_is_not_waited_for_for_ever(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nccl, "CLOSE_S", 0.01)
+    monkeypatch.setattr(nccl, "FREE_S", 0.01)
     handle = Unfree()
     communicator = Communicator(handle, "x")
     communicator.abort()

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 CLOSE_S = 5.0
 """Seconds in which rounds that have been enqueued and that nobody wants have ended: else another GPU has stopped."""
+FREE_S = 2.0
+"""Seconds in which an abort has freed a communicator, whose memory the next fit may need: not where another GPU's
+process was stopped, without which NCCL may not let go."""
 LOOK_S = 0.001
 """Seconds between two looks whether they have."""
 MAKING_LOOK_S = 0.01
@@ -174,7 +177,7 @@ class Communicators:
             if not used.is_aborted and self._idle.setdefault(names, used) is used:
                 return
         used.abort()
-        if not used.has_ended(CLOSE_S):
+        if not used.has_ended(FREE_S):
             logger.warning("NCCL has not freed what joined %d GPUs yet", len(names))
 
     def close(self) -> None:
