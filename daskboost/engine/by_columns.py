@@ -113,7 +113,8 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     share = FeatureShare(layout, joined, [first for first, _ in shares])
     return GrownOver(
         rows, gradients, train, type(kernels)(mine_layout, share), Sharing(features=joined),
-        slice(place.begin, place.begin + group.n_rows), rows.chunks[0].n_trees, orders_rows=False,
+        slice(place.begin, place.begin + group.n_rows), rows.chunks[0].n_trees,
+        all(peers.share(device.orders_rows)),
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ class GrownOver:
     n_trees: int
     """Trees of a round that grow together, at most; as many on all GPUs that are joined."""
     orders_rows: bool
-    """Whether the rows are put in the order of a first tree's leaves: only the engine's own can be."""
+    """Whether the rows are put in the order of a first tree's leaves."""
 
 
 def own_rows(engine: Engine, joined: Collective) -> GrownOver:
@@ -316,7 +316,7 @@ class DeviceGrower:
         """Put all rows in the order of the leaves of a tree that has just grown, before anything is recorded: it is the
         first round, and the tree the first one of those that rows lie in."""
         assert isinstance(grower, TreeGrower)  # the plan says so
-        held = self._sets.rows
+        held = self._over.gradients.rows
         values = [held.labels[0], held.train.margins[0], *(own for own in held.weights if own is not None)]
         put_in_leaf_order(rows, grower.leaves[0], values)
 

@@ -17,8 +17,9 @@ from daskboost import QuantizedDataset, train
 from daskboost.devices.budget import leaf_order
 from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.engine import by_columns, whole_rounds
+from daskboost.engine import by_columns, device_grower, whole_rounds
 from daskboost.errors import DeviceError
 
 N_FEATURES = 7
@@ -99,8 +100,15 @@ def fitted(params: dict[str, Any], dataset: QuantizedDataset, evaluated: bool) -
 def test_rows_that_would_be_put_in_order(
     partition_by: str, brought: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of other engines stay in the order in which these have them."""
+    """All rows take the order of a first tree's leaves on every GPU that has them all."""
     monkeypatch.setattr(leaf_order, "LEAST_BYTES", 1)
+    put, ordered = device_grower.put_in_leaf_order, []
+
+    def noted(rows: ChunkRows, *rest: Any) -> None:
+        ordered.append(rows.chunk.n_rows)
+        put(rows, *rest)
+
+    monkeypatch.setattr(device_grower, "put_in_leaf_order", noted)
     params = {"max_depth": 4, "n_jobs": 1, "objective": "binary:logistic"}
     data = make_data(np.random.default_rng(5), "binary:logistic", 6_000, N_FEATURES, n_values=500, missing=0.2)
     rounds = leaf_order.LEAST_ROUNDS
@@ -109,6 +117,7 @@ def test_rows_that_would_be_put_in_order(
         found = train({**params, "device": "cuda", "reduction": "nccl", "partition_by": partition_by}, shared, rounds)
     assert_same_trees(found, expected)
     assert (len(set(brought)) == 2) == (partition_by == "columns")
+    assert ordered == [6_000, 6_000] if partition_by == "columns" else sum(ordered) == 6_000
 
 
 @pytest.mark.emulated
