@@ -49,8 +49,9 @@ def borders(sizes: Sequence[int], n: int) -> list[int]:
         goal = share * number
         nearest = min(begins, key=lambda begin: abs(begin - goal))
         if abs(nearest - goal) > SLACK * share:
-            begin = begins[max(0, bisect_right(begins, goal) - 1)]
-            nearest = begin + round((goal - begin) / CUT_ROWS) * CUT_ROWS
+            place = bisect_right(begins, goal)
+            begin = begins[place - 1]
+            nearest = min(begin + round((goal - begin) / CUT_ROWS) * CUT_ROWS, begins[min(place, len(sizes))])
         found.append(max(found[-1], min(nearest, begins[-1])))
     return [*found, begins[-1]]
 

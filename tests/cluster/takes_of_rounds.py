@@ -93,6 +93,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Takes:
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: found.runtime)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # some rounds are asked for together
     monkeypatch.setattr(coordinator, "MORE_ROUNDS", 2)
+    monkeypatch.setattr(coordinator, "first_rounds", lambda *_: 1)
     monkeypatch.setattr(rounding, "SMALL_ROWS", 0)
     return found
 

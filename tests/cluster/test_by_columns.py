@@ -17,6 +17,7 @@ from daskboost import QuantizedDataset, train
 from daskboost.devices.budget import leaf_order
 from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.engine import by_columns, device_grower, whole_rounds
@@ -102,7 +103,7 @@ def test_rows_that_would_be_put_in_order(
 ) -> None:
     """All rows take the order of a first tree's leaves on every GPU that has them all."""
     monkeypatch.setattr(leaf_order, "LEAST_BYTES", 1)
-    put, ordered = device_grower.put_in_leaf_order, []
+    put, ordered = put_in_leaf_order, []
 
     def noted(rows: ChunkRows, *rest: Any) -> None:
         ordered.append(rows.chunk.n_rows)

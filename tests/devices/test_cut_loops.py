@@ -115,6 +115,7 @@ def test_features_are_cut_as_borders_are_chosen(features: list[list[int]], bins:
 @pytest.mark.parametrize("threads", [2, 5])
 def test_threads_leave_no_trace(threads: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daskboost.data.cuts.cell_counts.LEAST_CELLS", 64)
+    monkeypatch.setattr("daskboost.data.cuts.cut_points.MANY_CELLS", 0)
     lengths = rng.integers(0, 90, 70)
     n = int(lengths.sum())
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -126,6 +127,8 @@ def test_threads_leave_no_trace(threads: int, rng: np.random.Generator, monkeypa
     alone, together = (make_cuts(cells, 16, each) for each in (1, threads))
     assert alone.values.tobytes() == together.values.tobytes()
     assert alone.offsets.tobytes() == together.offsets.tobytes()
+    monkeypatch.setattr("daskboost.data.cuts.cut_points.MANY_CELLS", n + 1)
+    assert make_cuts(cells, 16).values.tobytes() == alone.values.tobytes()
     one, many = (cells.heavy(4, each) for each in (1, threads))
     assert one is not None and many is not None
     for name in ("offsets", "lower", "upper"):

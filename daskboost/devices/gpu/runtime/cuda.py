@@ -295,7 +295,7 @@ class CudaRuntime:
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
         self._recording = _Recording()
-        self._communicators = Communicators(partial(xp.cuda.Device, device))
+        self._communicators = Communicators(lambda: xp.cuda.Device(device))
         self.turn = Turn()
 
     def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
