@@ -393,7 +393,7 @@ def _check_gpus(n_gpus: object, device: str) -> None:
         raise ParameterError(f"n_gpus={shown(n_gpus)} must be an integer of at least 1, or {ALL_GPUS!r}")
     if n_gpus != 1 and (kind != "cuda" or number is not None):
         raise ParameterError(
-            f"n_gpus={n_gpus!r} contradicts device={device!r}, which "
+            f"n_gpus={shown(n_gpus)} contradicts device={device!r}, which "
             f"{'is' if number is not None or kind == 'cpu' else 'may be'} one device: use device='cuda'"
         )
 

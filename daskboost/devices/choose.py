@@ -14,7 +14,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.protocols import Device
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError, ParameterError
-from daskboost.params import ALL_GPUS, split_device
+from daskboost.params import ALL_GPUS, shown, split_device
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +78,13 @@ def check_n_gpus(n_gpus: int | str, is_on_cluster: bool = False) -> None:
         return
     if is_on_cluster:
         raise ParameterError(
-            f"n_gpus={n_gpus!r} shares rows of this process out to its GPUs, and the rows are on a Dask cluster, where "
-            "each worker has one GPU: leave n_gpus out, and start a worker for each GPU (dask-cuda)"
+            f"n_gpus={shown(n_gpus)} shares rows of this process out to its GPUs, and the rows are on a Dask cluster, "
+            "where each worker has one GPU: leave n_gpus out, and start a worker for each GPU (dask-cuda)"
         )
     if gpus_meant(n_gpus) > (found := gpus_meant(ALL_GPUS)):
         raise DeviceError(
-            f"n_gpus={n_gpus} was asked for, and CUDA sees {found}: check CUDA_VISIBLE_DEVICES, or use n_gpus='all'"
+            f"n_gpus={shown(n_gpus)} was asked for, and CUDA sees {found}: check CUDA_VISIBLE_DEVICES, or use "
+            "n_gpus='all'"
         )
 
 
@@ -91,8 +92,8 @@ def check_one_gpu(n_gpus: int | str) -> None:
     """Refuse several GPUs where models are trained together, over bins that lie on one: ParameterError."""
     if n_gpus != 1:
         raise ParameterError(
-            f"n_gpus={n_gpus!r} is of one model at a time; models that are trained together share the bins on one GPU: "
-            "leave n_gpus out, or call train for one model after the other"
+            f"n_gpus={shown(n_gpus)} is of one model at a time; models that are trained together share the bins on one "
+            "GPU: leave n_gpus out, or call train for one model after the other"
         )
 
 
