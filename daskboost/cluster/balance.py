@@ -60,12 +60,12 @@ def chosen_workers(most: int, readers: Sequence[str], beside: Sequence[str] = ()
         return sorted(workers)
     if beside and len(set(beside)) <= most:
         return sorted(set(beside))
-    of_worker, of_host = Counter(readers), Counter(map(_host, readers))
-    order = sorted(workers, key=lambda worker: (-of_host[_host(worker)], _host(worker), -of_worker[worker], worker))
+    of_worker, of_host = Counter(readers), Counter(map(host_of, readers))
+    order = sorted(workers, key=lambda worker: (-of_host[host_of(worker)], host_of(worker), -of_worker[worker], worker))
     return order[:most]
 
 
-def _host(address: str) -> str:
+def host_of(address: str) -> str:
     """Return the host of a worker's address."""
     return address.rpartition(":")[0]
 

@@ -14,12 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from daskboost.data.chunks.tiers import RamUse
 from daskboost.fit.peers import Peers
 from daskboost.local.links import Engines
 from daskboost.wire import WireError, decode, encode, register
+
+T = TypeVar("T")
 
 CALLS: dict[str, str] = {
     "open_engine": "daskboost.cluster.dask_fit:open_engine",
@@ -73,6 +75,7 @@ class WorkerShards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._making = threading.Lock()
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
         self.ram_use = RamUse()
@@ -94,6 +97,15 @@ class WorkerShards:
                 old = None if old is part else old
         if old is not None:
             _close(old)
+
+    def made(self, dataset: str, key: Hashable, make: Callable[[], T]) -> T:
+        """Return a part, which is made and kept for the first who asks: a worker may run several tasks at a time."""
+        with self._making:
+            found: T | None = self.parts(dataset).get(key)
+            if found is None:
+                found = make()
+                self.put(dataset, key, found)
+            return found
 
     def parts(self, dataset: str) -> dict[Any, Any]:
         """All parts of a data set that lie here, by key; empty if none do."""

@@ -11,7 +11,6 @@ import itertools
 import logging
 import secrets
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -202,9 +201,6 @@ def _check_directory(place: WorkerPlace, path: Path) -> None:
     check_spill_directory(path)
 
 
-_store_lock = threading.Lock()  # workers may share a process, and a worker runs several tasks if asked to
-
-
 def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, read: Reading, name: str) -> int:
     n_rows = fold_partition(batch, place, index, read, name)
     del batch
@@ -265,27 +261,21 @@ def _write_chunks(place: WorkerPlace, name: str, directory: str) -> list[Any]:
 
 def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_memory_limit: int | None) -> ChunkStore:
     """The worker's store of the data set, made by the first of its tasks."""
-    with _store_lock:
-        store: ChunkStore | None = place.shards.parts(name).get("store")
-        if store is None:
-            budget = host_memory_limit
-            if budget is None and place.memory_limit_bytes is not None:
-                budget = chunk_budget(place.memory_limit_bytes)
-            store = ChunkStore(spill_directory or place.local_directory, budget, place.shards.ram_use)
-            place.shards.put(name, "store", store)
-    return store
+
+    def make() -> ChunkStore:
+        budget = host_memory_limit
+        if budget is None and place.memory_limit_bytes is not None:
+            budget = chunk_budget(place.memory_limit_bytes)
+        return ChunkStore(spill_directory or place.local_directory, budget, place.shards.ram_use)
+
+    return place.shards.made(name, "store", make)
 
 
 def _home(place: WorkerPlace, plan: QuantizePlan) -> DeviceHome:
     """Where bins stay that the worker's GPU makes: one answer for all its partitions."""
-    with _store_lock:
-        home: DeviceHome | None = place.shards.parts(plan.name).get("home")
-        if home is None:
-            home = DeviceHome(
-                plan.info, lends=False, limit_bytes=plan.device_memory_limit, share=plan.largest_part
-            )  # fmt: skip
-            place.shards.put(plan.name, "home", home)
-    return home
+    return place.shards.made(plan.name, "home", lambda: DeviceHome(
+        plan.info, lends=False, limit_bytes=plan.device_memory_limit, share=plan.largest_part
+    ))  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -9,12 +9,12 @@ The tables of what was counted are the largest there is besides the rows: 570 MB
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from daskboost.cluster.balance import host_of
 from daskboost.cluster.context import WorkerPlace
 from daskboost.data.chunks.fold import Fold, PartitionSummary, Reading
 from daskboost.data.cuts.cut_search import Answer, CutSearch
@@ -30,7 +30,6 @@ SEARCH_THREADS = 8
 """Most threads of an owner, whatever Dask gives its worker: workers with a GPU mostly have one thread, and beside them
 lie idle cores, of which each worker of a host takes its share at most."""
 LOST = "a worker was lost while partitions were summarized, and with it what it had counted; call again"
-_making = threading.Lock()  # workers may share a process, and a worker runs several tasks if asked to
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,8 @@ class Told:
     sketch_bytes: int
 
     def __add__(self, other: Told) -> Told:
-        both = self.summary is not None and other.summary is not None
-        return Told(
-            self.partitions | other.partitions, self.summary + other.summary if both else None,  # type: ignore[operator]
-            self.sketch_bytes + other.sketch_bytes,
-        )  # fmt: skip
+        summary = None if self.summary is None or other.summary is None else self.summary + other.summary
+        return Told(self.partitions | other.partitions, summary, self.sketch_bytes + other.sketch_bytes)
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,10 @@ class Shares:
     def of(cls, workers: Sequence[str], n_features: int, sketch_bytes: int) -> Shares:
         """Share out features among as many of the workers as are worth it."""
         n = max(1, min(len(workers), n_features, MOST_OWNERS, sketch_bytes // PART_BYTES))
-        hosts = Counter(map(_host, workers))
+        hosts = Counter(map(host_of, workers))
         owners = tuple(workers[:n])
         return cls(owners, tuple(n_features * owner // n for owner in range(n + 1)),
-                   tuple(hosts[_host(owner)] for owner in owners))  # fmt: skip
+                   tuple(hosts[host_of(owner)] for owner in owners))  # fmt: skip
 
     def threads(self, place: WorkerPlace, index: int) -> int:
         """Return the threads of an owner, on its worker."""
@@ -76,20 +72,11 @@ class Shares:
         return max(place.n_threads, min(SEARCH_THREADS, usable_cores() // self.neighbours[index]))
 
 
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]
-
-
 # What tasks and calls run on workers.
 
 def fold_partition(batch: RowBatch, place: WorkerPlace, index: int, read: Reading, name: str) -> int:
     """Add a partition to what this worker has read under a name; return its rows."""
-    with _making:
-        fold: Fold | None = place.shards.parts(name).get("fold")
-        if fold is None:
-            fold = Fold(read, place.n_threads)
-            place.shards.put(name, "fold", fold)
-    fold.add(index, batch)
+    place.shards.made(name, "fold", lambda: Fold(read, place.n_threads)).add(index, batch)
     return batch.n_rows
 
 
