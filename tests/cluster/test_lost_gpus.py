@@ -87,7 +87,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[Place, Client]]:
     else:
         options = {"n_workers": 2, "memory_limit": WORKER_MEMORY}
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({"distributed.worker.preload": preload}))
+        # Dask ends a nanny if its worker is missing so long after one was lost: another one may just have been killed.
+        patience = {"distributed.deploy.lost-worker-timeout": "1h"}
+        stack.enter_context(dask.config.set({"distributed.worker.preload": preload, **patience}))
         made = stack.enter_context(cluster_class(threads_per_worker=1, dashboard_address=":0", **options))
         client = stack.enter_context(Client(made))
         client.wait_for_workers(2, timeout=60)
