@@ -26,6 +26,9 @@ class WakesByAbort(JoinedByHost):
     def add_up(self, values: Any) -> None:
         self._until_aborted(super().add_up, values)
 
+    def add_up_shares(self, values: Any) -> None:
+        self._until_aborted(super().add_up_shares, values)
+
     def find_largest(self, values: Any) -> None:
         self._until_aborted(super().find_largest, values)
 

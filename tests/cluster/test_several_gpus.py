@@ -14,7 +14,7 @@ import pytest
 from cluster.test_same_bytes import outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from kernels.emulation import EmulatedRuntime
+from kernels.emulation import EmulatedRuntime, JoinedByHost
 from strategies.device_arrays import Place, place
 from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu
@@ -116,6 +116,39 @@ def test_models_and_metrics_are_those_of_one_cpu(
         more = {"device": "cuda", "n_gpus": two_or_three(n_gpus, gpus)}
         assert outcome({**params, **more}, dataset, data, evaluated) == expected
     assert sorted(joins) == sorted([*range(n_gpus)] * (1 + evaluated) * grows_alone(growth, loss))
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_gpus", [2, 3])
+@pytest.mark.parametrize("growth", ["levels", "symmetric"])
+def test_trees_of_a_round_are_searched_by_one_gpu_each(
+    growth: str, n_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their histograms are added up there alone; those of trees that are left over are added up on all GPUs."""
+    share_any_data(monkeypatch)
+    emulated(monkeypatch, n_gpus)
+    added: dict[str, set[int]] = {"add_up": set(), "add_up_shares": set()}
+
+    def note(name: str) -> None:
+        add = getattr(JoinedByHost, name)
+
+        def noted(self: JoinedByHost, values: Any) -> None:
+            added[name].add(values.shape[values.ndim - 3] if values.ndim > 2 else 0)  # nodes, if they are histograms
+            add(self, values)
+
+        monkeypatch.setattr(JoinedByHost, name, noted)
+
+    for name in added:
+        note(name)
+    data = make_data(np.random.default_rng(8), "multi:softprob", 4_500, 5, n_values=60)
+    params = {**LOSSES["five classes"], **GROWTH[growth], "n_jobs": 1}
+    with quantized(data) as dataset:
+        expected = train({**params, "device": "cpu"}, dataset, 2)
+        assert train({**params, "device": "cuda", "n_gpus": n_gpus}, dataset, 2).to_bytes() == expected.to_bytes()
+    shared = 5 - 5 % n_gpus
+    halves = [max(1, 2**depth // 2) for depth in range(GROWTH[growth]["max_depth"])]  # nodes that are built of a tree
+    assert added["add_up_shares"] == {shared * half for half in halves}
+    assert added["add_up"] - {0} == {(5 - shared) * half for half in halves}
 
 
 def grows_alone(growth: str, loss: str) -> bool:

@@ -34,6 +34,9 @@ class FakeHandle:
     def allReduce(self, *arguments: int) -> None:
         self.enqueued.append(("reduce", *arguments))
 
+    def reduceScatter(self, *arguments: int) -> None:
+        self.enqueued.append(("shares", *arguments))
+
     def allGather(self, *arguments: int) -> None:
         self.enqueued.append(("gather", *arguments))
 
@@ -278,6 +281,7 @@ class FakeArray:
 
     def __init__(self, values: Any, address: int) -> None:
         self.size, self.dtype, self.flags = values.size, values.dtype, SimpleNamespace(c_contiguous=True)
+        self.itemsize = values.itemsize
         self.data = SimpleNamespace(ptr=address)
 
 
@@ -341,9 +345,12 @@ def test_what_is_enqueued(dtype: Any, number: int, made: list[FakeHandle]) -> No
     joined.add_up(values)
     joined.find_largest(values)
     joined.gather(values, out)
+    joined.n_members, joined.rank = 3, 2
+    joined.add_up_shares(values)
     assert made[0].enqueued == [
         ("reduce", 1_000, 1_000, 12, number, 0, 99), ("reduce", 1_000, 1_000, 12, number, 2, 99),
         ("gather", 1_000, 2_000, 12, number, 99),
+        ("shares", 1_000, 1_000 + 8 * values.itemsize, 4, number, 0, 99),
     ]  # fmt: skip
     joined.close()
     assert made[0].n_aborts == 0

@@ -96,10 +96,19 @@ class JoinedByHost:
 
     def __init__(self, members: Members) -> None:
         self._members = members
+        self.n_members, self.rank = members.n_peers, members.rank
 
     def add_up(self, values: Any) -> None:
         assert values.flags.c_contiguous
         values[...] = np.add.reduce(self._members.share(values.copy()))
+
+    def add_up_shares(self, values: Any) -> None:
+        """What is undefined is what no histogram has."""
+        assert values.flags.c_contiguous
+        sums = np.add.reduce(self._members.share(values.copy()))
+        own = slice(self.rank * len(values) // self.n_members, (self.rank + 1) * len(values) // self.n_members)
+        values[...] = np.iinfo(values.dtype).max // 7
+        values[own] = sums[own]
 
     def find_largest(self, values: Any) -> None:
         assert values.flags.c_contiguous

@@ -24,7 +24,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data, walk_trees
-from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing, share_of
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
 from daskboost.devices.gpu.trees.known_tree import (
@@ -486,12 +486,20 @@ class ChunkRows:
         self.rows.reserve(n_nodes, n_splits)
         return self.chunk.n_grown, self.rows.scratch.n_grown
 
-    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
-        """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows. The histograms are
-        those of all GPUs' rows."""
+    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> slice:
+        """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows.
+
+        The histograms are those of all GPUs' rows, for the trees that are returned: each GPU has those of other trees
+        where they can be shared equally, and those of all trees otherwise.
+        """
         in_order = is_root and self.in_order
         self.rows.build_outputs(self.view, self.chunk, nodes, out, in_order=in_order, n_trees=n_trees)
-        self.sharing.rows.add_up(out.transpose(2, 0, 1, 3))
+        own, of_outputs = share_of(self.sharing.rows, n_trees), out.transpose(2, 0, 1, 3)
+        if own == slice(0, n_trees):
+            self.sharing.rows.add_up(of_outputs)
+        else:
+            self.sharing.rows.add_up_shares(of_outputs[0])
+        return own
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""

@@ -66,15 +66,24 @@ class Turn:
 class Collective(Protocol):
     """One GPU's side of what all GPUs of a fit enqueue in the same order."""
 
+    n_members: int
+    """How many GPUs are joined."""
+    rank: int
+    """This GPU's place in their order."""
+
     def add_up(self, values: Array) -> None:
         """Enqueue: integers become their sums over all GPUs; C-contiguous, of one shape everywhere."""
+
+    def add_up_shares(self, values: Array) -> None:
+        """Enqueue: the share of each GPU, of equal shares one behind the other, becomes the sums of integers over all
+        GPUs, there alone; what the other shares become is undefined. C-contiguous, of one shape everywhere."""
 
     def find_largest(self, values: Array) -> None:
         """Enqueue: integers become the largest of all GPUs', likewise."""
 
     def gather(self, values: Array, out: Array) -> None:
-        """Enqueue: `out` becomes the values of each GPU, one behind the other; C-contiguous, of one shape
-        everywhere."""
+        """Enqueue: `out` becomes the values of each GPU, one behind the other; C-contiguous, of one shape everywhere.
+        The values may be this GPU's part of `out`."""
 
     def check(self) -> None:
         """Raise if it was aborted: what was enqueued may have ended without the other GPUs' numbers."""
@@ -91,7 +100,12 @@ class Collective(Protocol):
 class Alone:
     """The only GPU of a fit."""
 
+    n_members, rank = 1, 0
+
     def add_up(self, values: Array) -> None:
+        """Leave them as they are."""
+
+    def add_up_shares(self, values: Array) -> None:
         """Leave them as they are."""
 
     def find_largest(self, values: Array) -> None:
@@ -112,6 +126,14 @@ class Alone:
 
 
 ALONE = Alone()
+
+
+def share_of(joined: Collective, n: int) -> slice:
+    """Return this GPU's share of `n` things: all of them where they cannot be shared equally."""
+    if n % joined.n_members:
+        return slice(0, n)
+    each = n // joined.n_members
+    return slice(each * joined.rank, each * (joined.rank + 1))
 
 
 @dataclass(frozen=True)

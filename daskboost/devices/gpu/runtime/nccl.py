@@ -46,6 +46,8 @@ class Handle(Protocol):
 
     def allReduce(self, source: int, target: int, count: int, dtype: int, how: int, stream: int, /) -> None: ...
 
+    def reduceScatter(self, source: int, target: int, count: int, dtype: int, how: int, stream: int, /) -> None: ...
+
     def allGather(self, source: int, target: int, count: int, dtype: int, stream: int, /) -> None: ...
 
     def abort(self) -> None: ...
@@ -210,6 +212,7 @@ class NcclCollective:
 
     def __init__(self, cuda: ModuleType, kept: Communicators, members: Members, names: tuple[str, ...]) -> None:
         self._cuda, self._kept, self._names = cuda, kept, names
+        self.n_members, self.rank = members.n_peers, members.rank
         self._joined = kept.take(names, members)
         nccl = self._nccl = nccl_module()
         self._types = {
@@ -218,6 +221,12 @@ class NcclCollective:
 
     def add_up(self, values: DeviceArray) -> None:
         self._reduce(values, self._nccl.NCCL_SUM)
+
+    def add_up_shares(self, values: DeviceArray) -> None:
+        assert values.flags.c_contiguous
+        n, begin, kind = values.size // self.n_members, _address(values), self._types[values.dtype.str[1:]]
+        own, stream = begin + self.rank * n * values.itemsize, self._cuda.get_current_stream().ptr
+        self._joined.enqueue(lambda handle: handle.reduceScatter(begin, own, n, kind, self._nccl.NCCL_SUM, stream))
 
     def find_largest(self, values: DeviceArray) -> None:
         self._reduce(values, self._nccl.NCCL_MAX)

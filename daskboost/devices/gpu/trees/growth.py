@@ -298,9 +298,14 @@ class TreeGrower:
         if self._entries is not None:
             return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
         built, _ = self._places(depth)
-        rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees)
+        trees = rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
-        return search(level, regular, self._room)
+        results = self._room["results"][: level.n_nodes]
+        own = results[trees.start * per_tree : trees.stop * per_tree]
+        search(level.of_trees(trees), regular, {**self._room, "results": own})
+        if len(own) < len(results):
+            rows.sharing.rows.gather(own, results.reshape(-1, *own.shape))
+        return results
 
     def _choose(self, depth: int, results: DeviceArray) -> None:
         rules, regular = self._rules, self._rules.regular

@@ -63,6 +63,17 @@ class Level:
     keeps: bool = True
     """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
 
+    def of_trees(self, trees: slice) -> Level:
+        """Return the nodes of some of the trees; of all of them, where leaves have several outputs."""
+        if trees == slice(0, self.n_trees):
+            return self
+        nodes = slice(trees.start * self.per_tree, trees.stop * self.per_tree)
+        lists = slice(nodes.start // self.per_list, nodes.stop // self.per_list)
+        return replace(
+            self, own=self.own[nodes], parents=self.parents[nodes], siblings=self.siblings[nodes],
+            sums=self.sums[nodes], bounds=self.bounds[nodes], allowed=self.allowed[lists], units=self.units[trees],
+        )  # fmt: skip
+
     @property
     def n_nodes(self) -> int:
         return len(self.own)
