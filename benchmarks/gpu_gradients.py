@@ -72,6 +72,7 @@ class Round:
     def __init__(self, config: Config, runtime: Runtime) -> None:
         from daskboost.devices.gpu.rows.gradients import Quantizer, RoundGradients, loss_source
         from daskboost.devices.gpu.rows.rounding import DeviceRounding
+        from daskboost.devices.gpu.runtime.launches import overwrite
         from daskboost.devices.sampling import draws_below
         from daskboost.fit.scales import scale_rule, tree_keys
         from daskboost.objectives.objective import kernel_of
@@ -94,7 +95,8 @@ class Round:
         self.rule = scale_rule(None, self.params.reg_lambda, 0.0)
         self.rounding = DeviceRounding(runtime, k)
         seed = self.params.random_state
-        self.rounding.put_keys(np.array([tree_keys(seed, 0, output) for output in range(k)], np.uint64))
+        keys = np.array([tree_keys(seed, 0, output) for output in range(k)], np.uint64)
+        overwrite(runtime, self.rounding.keys, keys)
         quantizer = Quantizer(runtime, [(0, 0)], n)
         self.gradients = RoundGradients(source, quantizer, self.rounding, draws_below(self.params.subsample))
         self.order, self.pairs = self.xp.empty(n, np.uint32), self.xp.empty(n, np.int32)

@@ -18,6 +18,7 @@ from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
 from daskboost.devices.gpu.rows.leaf_order import compile_ahead, put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.rows.rounds import CountedRounds
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
 from daskboost.devices.gpu.runtime.launches import (
@@ -47,7 +48,7 @@ from daskboost.fit.base_score import weight_scale
 from daskboost.fit.messages import MetricParts
 from daskboost.fit.rounds import Metrics
 from daskboost.fit.samplers import RoundRows
-from daskboost.fit.scales import check_range, scale_rule, tree_keys
+from daskboost.fit.scales import check_range, key_states, scale_rule
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules, draws_by_node
 from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, levels_are_apart, tree_tables
@@ -77,6 +78,11 @@ class TreeGroup:
     def outputs(self) -> slice:
         """The outputs of all trees, which follow one another."""
         return slice(self.trees[0][0], self.trees[-1][-1] + 1)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the first trees of the round."""
+        return self.outputs.start == 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,9 @@ class DeviceGrower:
         by_weight = spec.recipe.searched == "weights"
         self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
-        self._learning_rate = kernels.runtime.xp.empty(1)
+        self._rounds = CountedRounds(
+            kernels.runtime, spec.learning_rates, spec.first_iteration, key_states(params.random_state)
+        )
         shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
         self._every_feature = shares == {1} and not params.ignored_features
         self._groups = self._make_groups(kernels, over.n_trees)
@@ -149,12 +157,14 @@ class DeviceGrower:
         """Bytes of the tables of a round's trees."""
         n_bytes = self.tables_bytes + len(watch.memory)
         n_waiting = rounds_that_wait(len(spec.learning_rates), n_bytes)
-        memory = self._runtime.xp.empty((n_waiting, n_bytes), np.uint8)
-        halves = [half for half in (memory[n_waiting // 2 :], memory[: n_waiting // 2]) if len(half)]
-        self._batches = deque(Batch(self._runtime, half) for half in halves)
-        """The last one takes the next round; those before it are closed, or have none."""
-        self._unmeasured: KeptRound | None = None
-        """The last round, until its metrics are launched."""
+        self._ring = self._runtime.xp.empty((n_waiting, n_bytes), np.uint8)
+        """Tables, then metrics, of rounds that wait for the host; each round has the place of its number."""
+        self._n_grown = 0
+        """Rounds so far."""
+        self._batches: deque[Batch] = deque()
+        """The last one takes the next round, unless it is closed; one before it is."""
+        self._is_unmeasured = False
+        """Whether metrics of the last round are still to be launched."""
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All trees of a round, `n_trees` at a time; the last group may be smaller."""
@@ -173,7 +183,7 @@ class DeviceGrower:
             if isinstance(grower, TreeGrower) and n < n_trees:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
-                self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
+                self._rounding.sums[own], self._rounding.scales[own, 3:], self._rounds.learning_rate,
                 LevelFeatures(
                     to_device(self._runtime, np.ones((drawn_sets(params), n, n_features), np.uint8)),
                     self._runtime.xp.empty((2, n), np.uint64),
@@ -207,26 +217,35 @@ class DeviceGrower:
         as may wait.
         """
         with self._device.errors():
-            if self._batches[-1].is_full:
-                self.close_batch()
-            if self._batches[-1].is_closed:
-                oldest = self._batches.popleft()
-                if oldest.n_grown:
-                    oldest.fetched()
-                self._batches.append(Batch(self._runtime, oldest.memory))
-            batch = self._batches[-1]
-            self._grow_round(rows.iteration, learning_rate, batch.memory[batch.n_grown])
+            batch = self._open_batch()
+            self._grow_round(rows.iteration)
             batch.n_grown += 1  # not before: a round that fails has no tables
-            self._keep_metrics()
+            self._n_grown += 1
+            self._is_unmeasured = False  # those of the round before were part of this one
         return partial(self._trees_of, rows.iteration, self.kept())
+
+    def _open_batch(self) -> Batch:
+        """Return a batch that takes the next round.
+
+        At most two have places in the ring: the host waits for the last but one before another takes its places.
+        """
+        batches, n_places = self._batches, len(self._ring)
+        if batches and batches[-1].is_full:
+            self.close_batch()
+        if not batches or batches[-1].is_closed:
+            while len(batches) >= min(2, n_places):
+                batches.popleft().fetched()
+            batches.append(Batch(self._runtime, self._ring, self._n_grown))
+        return batches[-1]
 
     def close_batch(self) -> None:
         """Have the host wait for no rounds that come later when it waits for those so far, and their metrics."""
         with self._device.errors():
-            if self._unmeasured is not None:
-                self._queue("metrics", self.watch.launch)
-                self._keep_metrics()
-            self._batches[-1].close()
+            if self._is_unmeasured:
+                self._queue("metrics", self._measure)
+                self._is_unmeasured = False
+            if self._batches:
+                self._batches[-1].close()
 
     def kept(self) -> KeptRound:
         """Return the last round, as it is kept until its batch is fetched."""
@@ -234,13 +253,12 @@ class DeviceGrower:
 
     def evaluate(self) -> None:
         """Have metrics of all margins computed: beside the next round's trees, or before the rounds are fetched."""
-        self._unmeasured = self.kept()
+        self._is_unmeasured = True
 
-    def _keep_metrics(self) -> None:
-        """Launch what copies the last metrics behind the tables of their round."""
-        if self._unmeasured is not None:
-            self._unmeasured.memory[self.tables_bytes :] = self.watch.memory
-        self._unmeasured = None
+    def _measure(self) -> None:
+        """Launch what has the metrics of all margins kept behind the tables of the last round."""
+        self.watch.launch()
+        self._rounds.keep_of_last(self.watch.memory, self._ring[:, self.tables_bytes :])
 
     def fetched(self, kept: KeptRound) -> UInt8:
         """Return the bytes of a round in the host's memory, with those of its batch, which takes no more then."""
@@ -281,12 +299,8 @@ class DeviceGrower:
             for of_groups in zip(*parts, strict=True)
         ]  # fmt: skip
 
-    def _grow_round(self, iteration: int, learning_rate: float, out: DeviceArray) -> None:
-        """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
-        spec, seed = self._spec, self._spec.params.random_state
-        outputs = range(spec.objective.n_outputs)
-        overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
-        self._rounding.put_keys(np.array([tree_keys(seed, iteration, output) for output in outputs], np.uint64))
+    def _grow_round(self, iteration: int) -> None:
+        """Grow the trees of a round, add them to all margins and keep their tables."""
         self._fill()
         ((_, view),) = self._over.train.views()
         takes_all = self._below == ALL
@@ -299,15 +313,13 @@ class DeviceGrower:
             if not self._every_feature:
                 self._draw_features(iteration, group)
             around = Around(
-                partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group),
-                self.watch.launch if begin == 0 else _nothing,
+                partial(self._start_trees, rows.chunk, group), partial(self._end_trees, rows, group, begin),
+                self._measure if group.is_first else _nothing,
             )  # fmt: skip
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, around)
             for margins in self._sets.streamed_evals:  # what is read from files cannot be recorded
                 self._walk(margins, group)
-            memory = group.grower.tables.memory
-            out[begin : begin + len(memory)] = memory
-            begin += len(memory)
+            begin += len(group.grower.tables.memory)
         if self._orders_rows:
             self._orders_rows = False
             self._order_rows(rows, self._groups[-1].grower)
@@ -331,30 +343,34 @@ class DeviceGrower:
 
     def _start_trees(self, chunk: DeviceOrder, group: TreeGroup) -> None:
         """All outputs of a round start from the same margins, so the first ones' trees begin with the range of all."""
-        first = group.outputs.start
-        if first == 0:
+        if group.is_first:
             self._gradients.find_range()
             self._over.sharing.rows.find_largest(self._rounding.tops)
-            self._rounding.find_scales(self._scale_rule)
+            self._rounds.begin(self._rounding, self._scale_rule)
             if self._refit is not None:
                 self._refit.find_scales(self._exact_rule)
         self._gradients.quantize(
-            first, chunk.order, chunk.pairs, chunk.bounds, len(group.trees), group.grower.tables.capacity
+            group.outputs.start, chunk.order, chunk.pairs, chunk.bounds, len(group.trees), group.grower.tables.capacity
         )
         self._over.sharing.rows.add_up(self._rounding.sums[group.outputs])
+
+    def _end_trees(self, rows: ChunkRows, group: TreeGroup, begin: int) -> None:
+        """Add the trees to all margins, and keep their tables, from one byte of the round's on."""
+        self._add_to_margins(rows, group)
+        self._rounds.keep(group.grower.tables.memory, self._ring[:, begin:])
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train, grower, first = self._over.train, group.grower, group.outputs.start
         margins = train.margins[0][:, group.outputs]
         if self._quantiles is not None and isinstance(grower, TreeGrower):
-            self._quantiles(grower.leaves, first, rows.chunk, margins, self._learning_rate, grower.tables)
+            self._quantiles(grower.leaves, first, rows.chunk, margins, self._rounds.learning_rate, grower.tables)
         if self._refit is None and rows.reaches_leaves and rows.in_order and isinstance(grower, TreeGrower):
             rows.add_leaves(grower.leaves, grower.tables.values, margins)
         elif self._refit is None:
             self._walk(train, group)
         else:
             columns = [self._source.columns(output) for (output,) in group.trees]
-            self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
+            self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._rounds.learning_rate, margins)
         if self._sets.train is not train and self._sets.evaluates_training:
             self._sets.train.margins[0][:, group.outputs] = margins[self._over.own]
         for evaluated in self._sets.resident_evals:
@@ -381,15 +397,23 @@ def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
 
 
 class Batch:
-    """Rounds whose trees' tables and metrics lie on the device until the host fetches them together, in memory of shape
-    (rounds, bytes of a round) that a later batch uses again.
+    """Rounds that follow one another, whose trees' tables and metrics lie on the device until the host fetches them
+    together.
 
     The host fetches a closed batch beside what the device has been given since, so that it makes models of its trees
     while the next ones grow.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    ring : uint8 array, shape (places, bytes of a round)
+        Each round has the place of its number; there are two batches in it at most.
+    first : int
+        Number of the first round.
     """
 
-    def __init__(self, runtime: Runtime, memory: DeviceArray) -> None:
-        self._runtime, self.memory = runtime, memory
+    def __init__(self, runtime: Runtime, ring: DeviceArray, first: int) -> None:
+        self._runtime, self._ring, self._begin = runtime, ring, first % len(ring)
         self._end: Event | None = None
         self._fetched: UInt8 | None = None
         self._finished: list[FinishedRound] | None = None
@@ -398,7 +422,7 @@ class Batch:
     @property
     def is_full(self) -> bool:
         """Whether no other round has room."""
-        return self.n_grown == len(self.memory)
+        return self.n_grown == max(1, len(self._ring) // 2)
 
     @property
     def is_closed(self) -> bool:
@@ -414,10 +438,12 @@ class Batch:
     def fetched(self) -> UInt8:
         """Return all rounds in the host's memory; the batch is closed then."""
         if self._fetched is None:
-            lane = self._runtime.lanes[0]
+            lane, end = self._runtime.lanes[0], self._begin + self.n_grown
             lane.wait_event(self.close())
+            parts = [self._ring[self._begin : end], self._ring[: max(0, end - len(self._ring))]]
             with lane:
-                self._fetched = to_host(self.memory[: self.n_grown])
+                found = [to_host(part) for part in parts if len(part)]
+            self._fetched = found[0] if len(found) == 1 else np.concatenate(found)
         return self._fetched
 
     def finished(self, finish: Callable[[UInt8], list[FinishedRound]]) -> list[FinishedRound]:
@@ -442,12 +468,6 @@ class KeptRound:
 
     batch: Batch
     place: int
-
-    @property
-    def memory(self) -> DeviceArray:
-        """Its bytes on the device."""
-        found: DeviceArray = self.batch.memory[self.place]
-        return found
 
     def fetched(self) -> UInt8:
         """Return its bytes in the host's memory, where all rounds of the batch are then."""

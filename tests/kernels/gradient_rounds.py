@@ -13,7 +13,7 @@ from strategies.roundings import make_rounding, sample_bound
 
 from daskboost.devices.gpu.rows.gradients import Quantizer, RoundGradients, loss_source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
-from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.launches import Runtime, overwrite, to_host
 from daskboost.fit.messages import GradientRange
 from daskboost.fit.scales import scale_rule, tree_keys
 from daskboost.objectives.objective import Objective, kernel_of
@@ -48,7 +48,7 @@ class DeviceRounds:
                  by_weight: bool = False) -> None:  # fmt: skip
         xp, loss = runtime.xp, kernel_of(objective)
         assert loss is not None
-        self.chunks, self.xp = chunks, xp
+        self.chunks, self.runtime, self.xp = chunks, runtime, xp
         below = sample_bound(TrainParams(subsample=share))
         self.rounding = DeviceRounding(runtime, objective.n_outputs)
         self.margins = [xp.asarray(chunk.margin) for chunk in chunks]
@@ -126,7 +126,7 @@ def check_round(device: DeviceRounds, objective: Objective, small: bool, iterati
     most = float(max(np.max(each) for each in searched)) if by_weight else 0.0
     roundings = [make_rounding(params, "any", iteration, k, ranges, total, most) for k in range(n_outputs)]
     keys = [tree_keys(params.random_state, iteration, k) for k in range(n_outputs)]
-    device.rounding.put_keys(np.array(keys, np.uint64))
+    overwrite(device.runtime, device.rounding.keys, np.array(keys, np.uint64))
     device.start(total, most)
     largest = device.rounding.largest()
     np.testing.assert_array_equal(largest, [ranges[0].largest_g, ranges[0].largest_h])

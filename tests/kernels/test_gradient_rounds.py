@@ -21,7 +21,7 @@ from daskboost.devices.gpu.rows.gradients import (
     StoredChunk,
 )
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
-from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.launches import Runtime, overwrite, to_host
 from daskboost.devices.gpu.runtime.stretches import TILE_ROWS, stretches
 from daskboost.errors import DataError
 from daskboost.fit.messages import GradientRange
@@ -149,7 +149,7 @@ def test_stored_gradients_go_the_same_way(by_weight: bool, runtime: Runtime, rng
     round_ = RoundGradients(source, Quantizer(runtime, [(0, 0)], n), rounding, by_weight=by_weight)
     order, pairs, bounds = xp.zeros(n, np.uint32), xp.zeros(n, np.int32), xp.zeros((1, 2), np.int64)
     params = TrainParams()
-    rounding.put_keys(np.array([tree_keys(params.random_state, 0, k) for k in range(3)], np.uint64))
+    overwrite(runtime, rounding.keys, np.array([tree_keys(params.random_state, 0, k) for k in range(3)], np.uint64))
     round_.find_range()
     rounding.find_scales(scale_rule(None, 1.0, 0.0, largest_searched=largest))
     ranges = [GradientRange(np.abs(g).max(axis=0).astype(np.float64), h.max(axis=0).astype(np.float64))]
@@ -175,7 +175,7 @@ def test_outputs_quantized_together(name: str, given: Any, small: bool, share: f
     chunks = make_chunks(rng, objective, [n], True)
     chunks[0].label[:] = rng.integers(0, 4, n)
     device, params = DeviceRounds(runtime, objective, chunks, small, share), TrainParams(subsample=share)
-    device.rounding.put_keys(np.array([tree_keys(params.random_state, 3, k) for k in range(4)], np.uint64))
+    overwrite(runtime, device.rounding.keys, np.array([tree_keys(params.random_state, 3, k) for k in range(4)], np.uint64))
     total = sum_of_weights(chunks) if small else None
     device.start(total)
     expected = []
@@ -222,7 +222,7 @@ def test_a_recorded_round_gives_the_same_again(runtime: Runtime, rng: np.random.
         for chunk, margin in zip(chunks, device.margins, strict=True):
             chunk.margin[:] += np.float32(0.25)
             margin[:] = device.xp.asarray(chunk.margin)
-        device.rounding.put_keys(np.array([tree_keys(0, iteration, 0)], np.uint64))
+        overwrite(runtime, device.rounding.keys, np.array([tree_keys(0, iteration, 0)], np.uint64))
         replay()
         replayed = [device.found(index) for index in range(2)], device.rounding.sums_of(0)
         check_round(device, objective, False, iteration, 0.5)

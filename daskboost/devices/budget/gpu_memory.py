@@ -18,6 +18,7 @@ from daskboost.devices.gpu.rows.metrics import (
     score_bytes,
     sum_shapes,
 )
+from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
 from daskboost.devices.gpu.rows.watched import watched_shapes
@@ -269,12 +270,13 @@ def _best_first_growth(size: FitSize) -> Growth:
 
 
 def _kept_bytes(size: FitSize, capacity: int) -> int:
-    """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, and of the features
-    that trees may use."""
+    """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, of what rounds differ
+    in, and of the features that trees may use."""
     metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
     of_round = size.n_trees * tables_bytes(1, capacity, size.width) + metrics
     of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
-    return rounds_that_wait(size.n_rounds, of_round) * of_round + size.n_trees * of_features
+    waiting = rounds_that_wait(size.n_rounds, of_round) * of_round
+    return waiting + bytes_of(round_shapes(size.n_rounds)) + size.n_trees * of_features
 
 
 def rounds_that_wait(n_rounds: int, round_bytes: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.scales import ScaleRule
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, overwrite, to_host
-from daskboost.dtypes import Float64, UInt64
+from daskboost.dtypes import Float64
 
 THREADS = 128
 """Threads of a block, as in `kernels/scales.cu`."""
@@ -35,9 +35,9 @@ class OutputRounding:
 class DeviceRounding:
     """Ranges, scales, keys and sums; nothing is allocated after it is made.
 
-    A round without the host: `RoundGradients.find_range` of all chunks, `find_scales`, then for each output
-    `RoundGradients.quantize` of all chunks. The host writes keys before (`put_keys`) and may look at `largest` after:
-    where it is not finite, all integers of that output were 0.
+    A round without the host: `RoundGradients.find_range` of all chunks, `CountedRounds.begin`, which writes scales and
+    keys, then for each output `RoundGradients.quantize` of all chunks. The host may look at `largest` after: where it is
+    not finite, all integers of that output were 0.
 
     Attributes
     ----------
@@ -89,10 +89,6 @@ class DeviceRounding:
         self._runtime.kernel("scales", "change_scales")(
             blocks, THREADS, self.scales, self._n_outputs, *rule.arguments, out
         )
-
-    def put_keys(self, keys: UInt64) -> None:
-        """Enqueue: keys of rounding and of sampling of each output's next tree; uint64, shape (outputs, 2)."""
-        overwrite(self._runtime, self.keys, keys)
 
     def put(self, output: int, rounding: Rounding) -> None:
         """Enqueue what the host decided for one output, and sums of zero."""
