@@ -82,7 +82,7 @@ class TreeGroup:
     @property
     def is_first(self) -> bool:
         """Whether it has the first trees of the round."""
-        return self.outputs.start == 0
+        return 0 in self.trees[0]
 
 
 @dataclass(frozen=True)

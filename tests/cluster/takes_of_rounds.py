@@ -28,15 +28,11 @@ from daskboost.fit import scales as rounding
 N_ROUNDS = 4
 N_ROWS = 1_500
 LETTERS = {LAUNCH: "l", READ: "r", REPLAY: "G", UPLOAD: "u"}
-START = "uu"
-"""Of a round: its learning rate and its keys of rounding go to the device."""
-GROUP = "Gl"
-"""Trees that grow together: their graph, and a copy of their tables on the device."""
-KEPT = "l"
-"""A copy of what metrics know behind the tables of their round."""
-LAST_METRICS = "G" + KEPT
-"""Metrics after the last round of a take: their graph, and the copy."""
-BEST = "GG+(rG)+l"
+GROUP = "G"
+"""Trees that grow together: their graph, in which their learning rate and keys are found, and their tables kept."""
+LAST_METRICS = "G"
+"""Metrics after the last round of a take: a graph of their own."""
+BEST = "GG+(rG)+"
 """A tree that grows best first: the root, as many steps as the last tree took without a question, then a question
 before all others and before the leaves."""
 ROUNDS_READ = "r"
@@ -122,20 +118,20 @@ def said(notes: list[Note]) -> str:
     return "".join(LETTERS[note.kind] for note in notes if not note.recorded and note.kind != RECORD)
 
 
-def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+", between: str = "", end: str = "",
-          *, ahead: bool = True) -> None:  # fmt: skip
+def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+", end: str = "", *,
+          ahead: bool = True) -> None:  # fmt: skip
     """Rounds are as documented; the launches of the first one come one by one, before anything is recorded.
 
-    `one_round`, `first_round` : regular expressions. `between`, `end` : what comes behind each round of a take but the
-    first, and behind all of them. `ahead` : whether the next round grows before the rounds of a take are read, so that
-    it is there when it is asked for.
+    `one_round`, `first_round` : regular expressions. `end` : what comes behind the rounds of a take but the first's.
+    `ahead` : whether the next round grows before the rounds of a take are read, so that it is there when it is asked
+    for.
     """
     broken = [note for note in takes.in_graphs if note.kind != LAUNCH]
     assert not broken, f"in graphs, which only launch: {broken}"
     each = f"(?:{one_round})"
     words = (
-        [f"(?:{first_round}){each}", f"{each}{between}{end}{each}", end] if ahead
-        else [f"(?:{first_round})", f"{each}{each}{between}{end}", f"{each}{end}"]
+        [f"(?:{first_round}){each}", f"{each}{end}{each}", end] if ahead
+        else [f"(?:{first_round})", f"{each}{each}{end}", f"{each}{end}"]
     )  # fmt: skip
     for wanted, notes in zip(words, takes.notes, strict=True):
         reads = [note.what for note in notes if note.kind == READ]
@@ -150,11 +146,11 @@ def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+
 def check_best_first(takes: Takes, n_trees: int = 1, draws: str = "", at_once: int = STEPS) -> None:
     """`n_trees` of a round; `at_once` : steps of a replay."""
     first = f"(?:[lu]+G*(?:rG)*r[lu]+){{{n_trees}}}"  # steps are replayed already, all but the first ones
-    check(takes, f"{START}(?:{draws}{BEST}){{{n_trees}}}", 3 * n_trees, first)
+    check(takes, f"(?:{draws}{BEST}){{{n_trees}}}", 3 * n_trees, first)
     steps = [each.count("choose_best") for each in takes.replays if not {"start_best", "finish_best"} & set(each)]
     assert steps
     assert min(steps) >= at_once, f"steps between two questions: {steps}"
-    found = re.findall("G(G+)((?:rG)+)l", "".join(said(notes) for notes in takes.notes))
+    found = re.findall("G(G+)((?:rG)+)", " ".join(said(notes) for notes in takes.notes))
     trees = [(len(unasked), len(asked) // len("rG")) for unasked, asked in found][-sum(takes.asked[1:]) * n_trees :]
     assert len(trees) == sum(takes.asked[1:]) * n_trees
     for (before, questions), (unasked, _) in pairwise(trees):  # the last answer is no, and no step follows it

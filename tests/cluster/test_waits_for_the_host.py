@@ -11,10 +11,8 @@ from cluster.takes_of_rounds import (
     BEST_FIRST,
     GROUP,
     GROWTH,
-    KEPT,
     LAST_METRICS,
     N_ROWS,
-    START,
     Takes,
     check,
     check_best_first,
@@ -50,7 +48,7 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("rows", ["dense", "csr"])
 def test_a_round_is_a_graph(rows: str, growth: str, takes: Takes) -> None:
     fit(takes, GROWTH[growth], **ROWS[rows])
-    check(takes, START + GROUP, 1)
+    check(takes, GROUP, 1)
 
 
 @pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
@@ -58,7 +56,7 @@ def test_a_round_is_a_graph(rows: str, growth: str, takes: Takes) -> None:
 def test_a_round_is_a_graph_whatever_the_rules(rule: str, growth: str, takes: Takes) -> None:
     params, kernel = RULES[rule]
     fit(takes, {**GROWTH[growth], **params})
-    check(takes, START + GROUP, 1)
+    check(takes, GROUP, 1)
     assert kernel in {note.what for note in takes.in_graphs}
 
 
@@ -73,20 +71,20 @@ def test_a_round_is_a_graph_of_sorted_entries_too(
     if name == "best first":
         check_best_first(takes, at_once=1)
     else:
-        check(takes, START + GROUP, 1)
+        check(takes, GROUP, 1)
 
 
 @pytest.mark.parametrize("share", ["colsample_bytree", "colsample_bylevel", "colsample_bynode"])
 def test_features_that_are_drawn_are_uploaded_before_the_graph(share: str, takes: Takes) -> None:
     growth = GROWTH["symmetric" if share == "colsample_bynode" else "depthwise"]
     fit(takes, {**growth, share: 0.6})
-    check(takes, START + "u" + GROUP, 1)
+    check(takes, "u" + GROUP, 1)
 
 
 def test_features_of_nodes_are_found_in_the_graph(takes: Takes) -> None:
     """Before it come the features of levels, and what nodes draw by."""
     fit(takes, {**GROWTH["depthwise"], "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 2], [2, 3]]})
-    check(takes, START + "uu" + GROUP, 1)
+    check(takes, "uu" + GROUP, 1)
     assert "allow_features" in {note.what for note in takes.in_graphs}
 
 
@@ -98,7 +96,7 @@ def test_each_group_of_trees_is_a_graph(
     monkeypatch.setattr(plans, "trees_together", lambda *_: together)
     fit(takes, {**SOFTMAX, **GROWTH[growth], "colsample_bylevel": 0.7})
     n_groups = -(-3 // together)
-    check(takes, f"{START}(?:u{GROUP}){{{n_groups}}}", n_groups)
+    check(takes, f"(?:u{GROUP}){{{n_groups}}}", n_groups)
 
 
 @pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
@@ -106,7 +104,7 @@ def test_each_group_of_trees_is_a_graph(
 @pytest.mark.parametrize("more", [{}, {"subsample": 0.5}])
 def test_vectors_grow_by_a_graph(more: dict[str, Any], rows: str, growth: str, takes: Takes) -> None:
     fit(takes, {**SOFTMAX, **GROWTH[growth], **more, "multi_strategy": "multi_output_tree"}, **ROWS[rows])
-    check(takes, START + GROUP, 1)
+    check(takes, GROUP, 1)
     searching = "best_of_level_features" if growth == "symmetric" else "best_of_features"
     assert searching in {note.what for note in takes.in_graphs}
 
@@ -114,13 +112,13 @@ def test_vectors_grow_by_a_graph(more: dict[str, Any], rows: str, growth: str, t
 def test_vectors_are_evaluated_beside_the_trees(takes: Takes) -> None:
     params = {**SOFTMAX, "max_depth": 3, "multi_strategy": "multi_output_tree", "eval_metric": ["mlogloss", "merror"]}
     fit(takes, params, evaluated=True)
-    check(takes, START + GROUP, 2, between=KEPT, end=LAST_METRICS)
+    check(takes, GROUP, 2, end=LAST_METRICS)
 
 
 def test_small_data_grow_by_graphs(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "SMALL_ROWS", N_ROWS)
     fit(takes, {"max_depth": 3})
-    check(takes, START + GROUP, 1)
+    check(takes, GROUP, 1)
 
 
 @pytest.mark.parametrize(("objective", "metrics"), [
@@ -131,7 +129,7 @@ def test_metrics_are_in_the_graph_of_the_next_trees(objective: str, metrics: lis
     """Those of a take's last round in one of their own: the host reads them with the trees, when the take ends."""
     classes = {"num_class": 3} if objective.startswith("multi") else {}
     fit(takes, {"objective": objective, "max_depth": 2, "eval_metric": metrics, **classes}, evaluated=True)
-    check(takes, START + GROUP, 2, between=KEPT, end=LAST_METRICS)
+    check(takes, GROUP, 2, end=LAST_METRICS)
     of_trees = [launched for launched in takes.replays if "finish_trees" in launched]
     assert all("sum_losses" in launched for launched in of_trees) and len(of_trees) == 3
 
@@ -143,7 +141,7 @@ def worst(label: Any, prediction: Any) -> float:
 @pytest.mark.parametrize("metrics", [["poisson-deviance"], ["rmse", worst]])
 def test_metrics_of_the_host_wait_between_trees_only(metrics: list[Any], takes: Takes) -> None:
     fit(takes, {"objective": "count:poisson", "max_depth": 3, "eval_metric": metrics}, evaluated=True)
-    check(takes, f"{START}{GROUP}[lru]+", 1, "[lru]+", ahead=False)
+    check(takes, f"{GROUP}[lru]+", 1, "[lru]+", ahead=False)
 
 
 class Halves(SquaredError):
@@ -156,13 +154,13 @@ class Halves(SquaredError):
 def test_gradients_without_a_kernel_come_before_the_graph(takes: Takes) -> None:
     """Nobody waits for the launches of their expressions."""
     fit(takes, {"max_depth": 3}, objective=Halves())
-    check(takes, f"{START}[lu]+{GROUP}", 1)
+    check(takes, f"[lu]+{GROUP}", 1)
 
 
 def test_users_gradients_come_before_the_graph(takes: Takes) -> None:
     """Their function takes labels and margins on the host."""
     fit(takes, {"max_depth": 3}, objective=lambda label, margin: (margin - label, margin * 0 + 1))
-    check(takes, f"{START}rruul+{GROUP}", 1, "uurr[lu]+")
+    check(takes, f"rruul+{GROUP}", 1, "rruu[lu]+")
 
 
 @pytest.mark.parametrize("rows", ["dense", "csr"])

@@ -175,7 +175,8 @@ def test_outputs_quantized_together(name: str, given: Any, small: bool, share: f
     chunks = make_chunks(rng, objective, [n], True)
     chunks[0].label[:] = rng.integers(0, 4, n)
     device, params = DeviceRounds(runtime, objective, chunks, small, share), TrainParams(subsample=share)
-    overwrite(runtime, device.rounding.keys, np.array([tree_keys(params.random_state, 3, k) for k in range(4)], np.uint64))
+    keys = [tree_keys(params.random_state, 3, k) for k in range(4)]
+    overwrite(runtime, device.rounding.keys, np.array(keys, np.uint64))
     total = sum_of_weights(chunks) if small else None
     device.start(total)
     expected = []

@@ -36,8 +36,8 @@ class DeviceRounding:
     """Ranges, scales, keys and sums; nothing is allocated after it is made.
 
     A round without the host: `RoundGradients.find_range` of all chunks, `CountedRounds.begin`, which writes scales and
-    keys, then for each output `RoundGradients.quantize` of all chunks. The host may look at `largest` after: where it is
-    not finite, all integers of that output were 0.
+    keys, then for each output `RoundGradients.quantize` of all chunks. The host may look at `largest` after: where it
+    is not finite, all integers of that output were 0.
 
     Attributes
     ----------

@@ -1,5 +1,5 @@
-"""The rounds of a fit, counted on a GPU: which one it is, and thereby its learning rate, its keys, and the place where its
-trees wait for the host, are read by launches that are the same in every round.
+"""The rounds of a fit, counted on a GPU: launches that are the same in every round find there which one it is, and so
+its learning rate, its keys, and the place where its trees wait for the host.
 
 The host uploads nothing for a round and copies nothing after it, so that a recorded round is all that a round takes.
 """
