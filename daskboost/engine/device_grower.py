@@ -7,7 +7,6 @@ on the devices (`devices/gpu/runtime/collective.py`), so that all make the same 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +20,7 @@ from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.rounds import CountedRounds
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
-from daskboost.devices.gpu.runtime.launches import (
-    DeviceArray,
-    Event,
-    Recorder,
-    Runtime,
-    overwrite,
-    to_device,
-    to_host,
-)
+from daskboost.devices.gpu.runtime.launches import Recorder, Runtime, overwrite, to_device
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import Around, TreeGrower, TreeInputs, TreeTables
@@ -43,6 +34,7 @@ from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import Gradients
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
+from daskboost.engine.waiting_rounds import FinishedRound, KeptRound, WaitingRounds
 from daskboost.engine.watching import Watch
 from daskboost.fit.base_score import weight_scale
 from daskboost.fit.messages import MetricParts
@@ -156,13 +148,8 @@ class DeviceGrower:
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""
         n_bytes = self.tables_bytes + len(watch.memory)
-        n_waiting = rounds_that_wait(len(spec.learning_rates), n_bytes)
-        self._ring = self._runtime.xp.empty((n_waiting, n_bytes), np.uint8)
-        """Tables, then metrics, of rounds that wait for the host; each round has the place of its number."""
-        self._n_grown = 0
-        """Rounds so far."""
-        self._batches: deque[Batch] = deque()
-        """The last one takes the next round, unless it is closed; one before it is."""
+        self._waiting = WaitingRounds(self._runtime, rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes)
+        """Of each round tables, then metrics."""
         self._is_unmeasured = False
         """Whether metrics of the last round are still to be launched."""
 
@@ -217,26 +204,13 @@ class DeviceGrower:
         as may wait.
         """
         with self._device.errors():
-            batch = self._open_batch()
+            if self._waiting.is_full:
+                self.close_batch()
+            self._waiting.make_room()
             self._grow_round(rows.iteration)
-            batch.n_grown += 1  # not before: a round that fails has no tables
-            self._n_grown += 1
+            self._waiting.add()  # not before: a round that fails has no tables
             self._is_unmeasured = False  # those of the round before were part of this one
         return partial(self._trees_of, rows.iteration, self.kept())
-
-    def _open_batch(self) -> Batch:
-        """Return a batch that takes the next round.
-
-        At most two have places in the ring: the host waits for the last but one before another takes its places.
-        """
-        batches, n_places = self._batches, len(self._ring)
-        if batches and batches[-1].is_full:
-            self.close_batch()
-        if not batches or batches[-1].is_closed:
-            while len(batches) >= min(2, n_places):
-                batches.popleft().fetched()
-            batches.append(Batch(self._runtime, self._ring, self._n_grown))
-        return batches[-1]
 
     def close_batch(self) -> None:
         """Have the host wait for no rounds that come later when it waits for those so far, and their metrics."""
@@ -244,12 +218,11 @@ class DeviceGrower:
             if self._is_unmeasured:
                 self._queue("metrics", self._measure)
                 self._is_unmeasured = False
-            if self._batches:
-                self._batches[-1].close()
+            self._waiting.close()
 
     def kept(self) -> KeptRound:
         """Return the last round, as it is kept until its batch is fetched."""
-        return KeptRound(self._batches[-1], self._batches[-1].n_grown - 1)
+        return self._waiting.last()
 
     def evaluate(self) -> None:
         """Have metrics of all margins computed: beside the next round's trees, or before the rounds are fetched."""
@@ -258,12 +231,12 @@ class DeviceGrower:
     def _measure(self) -> None:
         """Launch what has the metrics of all margins kept behind the tables of the last round."""
         self.watch.launch()
-        self._rounds.keep_of_last(self.watch.memory, self._ring[:, self.tables_bytes :])
+        self._rounds.keep_of_last(self.watch.memory, self._waiting.ring[:, self.tables_bytes :])
 
     def fetched(self, kept: KeptRound) -> UInt8:
         """Return the bytes of a round in the host's memory, with those of its batch, which takes no more then."""
         with self._device.errors():
-            if kept.batch is self._batches[-1]:
+            if not kept.batch.is_closed:
                 self.close_batch()
             found = kept.fetched()
             self._over.sharing.check()  # tables of GPUs that were parted may have anything in them
@@ -357,7 +330,7 @@ class DeviceGrower:
     def _end_trees(self, rows: ChunkRows, group: TreeGroup, begin: int) -> None:
         """Add the trees to all margins, and keep their tables, from one byte of the round's on."""
         self._add_to_margins(rows, group)
-        self._rounds.keep(group.grower.tables.memory, self._ring[:, begin:])
+        self._rounds.keep(group.grower.tables.memory, self._waiting.ring[:, begin:])
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train, grower, first = self._over.train, group.grower, group.outputs.start
@@ -394,85 +367,6 @@ def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
         return source.sources[0], lambda: None
     multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
     return StoredChunk(runtime, *source.gradients(0), multipliers), partial(source.compute, 0)
-
-
-class Batch:
-    """Rounds that follow one another, whose trees' tables and metrics lie on the device until the host fetches them
-    together.
-
-    The host fetches a closed batch beside what the device has been given since, so that it makes models of its trees
-    while the next ones grow.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    ring : uint8 array, shape (places, bytes of a round)
-        Each round has the place of its number; there are two batches in it at most.
-    first : int
-        Number of the first round.
-    """
-
-    def __init__(self, runtime: Runtime, ring: DeviceArray, first: int) -> None:
-        self._runtime, self._ring, self._begin = runtime, ring, first % len(ring)
-        self._end: Event | None = None
-        self._fetched: UInt8 | None = None
-        self._finished: list[FinishedRound] | None = None
-        self.n_grown = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no other round has room."""
-        return self.n_grown == max(1, len(self._ring) // 2)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether another round needs another batch."""
-        return self._end is not None
-
-    def close(self) -> Event:
-        """Take no more rounds; return the end of those there are."""
-        if self._end is None:
-            self._end = self._runtime.record_event()
-        return self._end
-
-    def fetched(self) -> UInt8:
-        """Return all rounds in the host's memory; the batch is closed then."""
-        if self._fetched is None:
-            lane, end = self._runtime.lanes[0], self._begin + self.n_grown
-            lane.wait_event(self.close())
-            parts = [self._ring[self._begin : end], self._ring[: max(0, end - len(self._ring))]]
-            with lane:
-                found = [to_host(part) for part in parts if len(part)]
-            self._fetched = found[0] if len(found) == 1 else np.concatenate(found)
-        return self._fetched
-
-    def finished(self, finish: Callable[[UInt8], list[FinishedRound]]) -> list[FinishedRound]:
-        """Return what is made of all rounds, once."""
-        if self._finished is None:
-            self._finished = finish(self.fetched())
-        return self._finished
-
-
-@dataclass(frozen=True)
-class FinishedRound:
-    """What the host makes of a round's tables."""
-
-    largest: Sequence[Sequence[float]]
-    """The largest |g| and h of each output."""
-    trees: tuple[TreeTable, ...]
-
-
-@dataclass(frozen=True)
-class KeptRound:
-    """A round of a batch."""
-
-    batch: Batch
-    place: int
-
-    def fetched(self) -> UInt8:
-        """Return its bytes in the host's memory, where all rounds of the batch are then."""
-        found: UInt8 = self.batch.fetched()[self.place]
-        return found
 
 
 class WatchedMetrics:

@@ -191,12 +191,13 @@ def test_callbacks_see_rounds_in_order(asked: Asked, monkeypatch: pytest.MonkeyP
     assert asked.takes == [1, 2, 4]
 
 
-def test_more_rounds_than_are_kept_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
+def test_more_rounds_than_are_kept_at_once(at_once: int, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     from daskboost.engine import whole_rounds
 
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
     for module in (memory, whole_rounds):
-        monkeypatch.setattr(module, "ROUNDS_AT_ONCE", 3)
+        monkeypatch.setattr(module, "ROUNDS_AT_ONCE", at_once)
     assert_same(problem(n_rows=300), {**BINARY, "eval_metric": ["auc", "logloss"]}, asked, 11)
 
 
