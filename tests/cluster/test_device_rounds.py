@@ -25,7 +25,7 @@ from daskboost.engine.device_grower import DeviceGrower
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, DeviceError
 from daskboost.fit import coordinator
-from daskboost.training.callbacks import Callback, RoundInfo
+from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo
 from daskboost.tree.table import TreeTable
 
 GROWTH: dict[str, dict[str, Any]] = {
@@ -301,6 +301,27 @@ def test_gradients_that_are_not_finite_end_the_fit(params: dict[str, Any], taken
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
             train({"max_depth": 3, "device": "cuda", **params}, dataset, N_ROUNDS)
     assert taken
+
+
+@pytest.mark.parametrize("growth", [{"max_depth": 3}, {"grow_policy": "lossguide", "max_leaves": 6}])
+@pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob"])
+def test_continued_fits_have_rates_and_draws_of_their_own_rounds(
+    objective: str, growth: dict[str, Any], taken: list[int]
+) -> None:
+    """The GPU counts rounds from the first one of the fit, which is not the first of the model."""
+    data = make_data(np.random.default_rng(21), objective, 5_000, 5, n_values=50)
+    classes = {"num_class": int(data.y.max()) + 1} if objective.startswith("multi") else {}
+    params = {"objective": objective, "subsample": 0.5, "n_jobs": 1, **growth, **classes}
+
+    def fit(device: str, rates: list[float], init_model: Booster | None = None) -> Booster:
+        schedule = LearningRateSchedule(rates)
+        given = {**params, "device": device}
+        return train(given, dataset, len(rates), init_model=init_model, callbacks=[schedule])
+
+    with quantized(data) as dataset:
+        found, expected = (fit(device, [0.5, 0.25, 0.05], fit(device, [0.3, 0.1])) for device in ("cuda", "cpu"))
+    assert_same_trees(found, expected)
+    assert sum(taken) >= 5
 
 
 def test_rounds_grow_while_the_host_finishes_others(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
