@@ -149,7 +149,7 @@ class DeviceGrower:
         """Bytes of the tables of a round's trees."""
         n_bytes = self.tables_bytes + len(watch.memory)
         self._waiting = WaitingRounds(self._runtime, rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes)
-        """Of each round tables, then metrics."""
+        """Have tables, then metrics, of each round."""
         self._is_unmeasured = False
         """Whether metrics of the last round are still to be launched."""
 

@@ -14,6 +14,8 @@ from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelF
 
 FINISHING = ("finish_trees", "finish_best")
 """Entry points that leave finished trees in tables."""
+KEEPING = "keep_bytes"
+"""Copies tables to the place of their round, from which the host fetches them."""
 
 
 class IdleKernel:
@@ -28,6 +30,9 @@ class IdleKernel:
             names = [parameter.name for parameter in self._entry.parameters]
             sizes = max(place for place, name in enumerate(names) if name.endswith("sizes"))
             arguments[sizes][:], arguments[sizes + 1][:] = 1, -1  # nodes and leaves; links, of which a leaf has none
+        if self._entry.name == KEEPING:
+            values, ring = arguments[0], arguments[5]
+            ring[:, : len(values)] = values  # whichever round it is
 
 
 class ZeroModule(Module):
