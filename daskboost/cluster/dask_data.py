@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_sums import LOST, Shares, Told, fold_partition, part_of_sketch, search_on, tell
-from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, exchange, submit, workers_of
+from daskboost.cluster.dask_tasks import (
+    call_on_workers,
+    compute,
+    drop,
+    exchange,
+    submit,
+    submit_and_end,
+    workers_of,
+)
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
 from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
@@ -105,14 +113,12 @@ class ClusterRunner:
         workers, and what they tell."""
         name = f"fold-{secrets.token_hex(8)}"
         try:
-            done = on_loop(self.client, submit(
-                self.client, source.delayed(), _fold_partition, (name,), read, step="reading the partitions"
+            done, found = on_loop(self.client, submit_and_end(
+                self.client, source.delayed(), _fold_partition, (name,), read, step="reading the partitions",
+                end=partial(tell, name=name),
             ))  # fmt: skip
             self._sizes, self._readers = [n_rows for n_rows, _ in done], [worker for _, worker in done]
             workers = sorted(set(self._readers))
-            found = on_loop(self.client, call_on_workers(
-                self.client, tell, (name,), workers, "summing the partitions up"
-            ))  # fmt: skip
             if sorted(index for told in found.values() for index in told.partitions) != list(range(len(done))):
                 raise WorkerLostError(LOST)
             yield name, workers, reduce(add, found.values())

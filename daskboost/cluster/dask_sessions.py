@@ -13,6 +13,7 @@ import hmac
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,10 @@ SILENT_CONNECTIONS = 64
 may open to one another. With one more, the oldest is dropped: those of fits speak at once."""
 
 
+STOPPED_CALLS = 1000
+"""How many stopped calls a worker remembers: more than may still run."""
+
+
 @register
 @dataclass(frozen=True)
 class OpenSession:
@@ -121,6 +126,10 @@ class WorkerHost:
         self.shards = WorkerShards()
         self.ready = threading.Event()
         """Set once the scheduler knows of the worker's resource."""
+        self.turn = asyncio.Lock()
+        """Held by the call that reads partitions here (`dask_calls.py`)."""
+        self.stopped: deque[str] = deque(maxlen=STOPPED_CALLS)
+        """Names of calls that are to go on no longer."""
 
     @property
     def place(self) -> WorkerPlace:

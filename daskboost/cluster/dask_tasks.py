@@ -2,7 +2,8 @@
 
 Quantizing a partition needs about five times its size. So each such task takes the worker resource `daskboost`, of
 which a worker has one, is fused with the reading of its partition, so that no two partitions wait in memory, and its
-small result is released as soon as it is known.
+small result is released as soon as it is known. A task whose partition lies in a worker's memory is called there
+instead (`dask_calls.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.optimization import cull
 
 from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.dask_calls import Call, call, places_of, stop
 from daskboost.cluster.dask_plugins import RESOURCE, ensure_worker_plugin, worker_host
 from daskboost.cluster.dask_watch import clean_up, heard, on_loop
 from daskboost.errors import WorkerLostError
@@ -81,7 +84,7 @@ async def submit(
     client : distributed.Client
         On whose event loop the coroutine runs.
     partitions : sequence of dask.delayed.Delayed
-        Lazy, or of persisted data; each is read by the task that runs the function.
+        Lazy, or of persisted data; each is read where the function runs.
     function : callable
         `function(partition, place, index, *arguments)`: of an importable module; `place` is a `WorkerPlace`, whose
         shards it may fill; its result must be small. It may run twice for one partition, if a worker dies.
@@ -90,9 +93,9 @@ async def submit(
     shared
         Passed on to every call before `arguments`, if not None; sent to each worker once.
     step : str
-        What the tasks are for, in messages.
+        What the function is for, in messages.
     owners : sequence of str, optional
-        The worker of each partition, which its task is bound to.
+        The worker of each partition, which it is bound to.
 
     Returns
     -------
@@ -102,29 +105,111 @@ async def submit(
     Raises
     ------
     WorkerLostError
-        A worker shows no sign of life, or one that the tasks are bound to is gone.
+        A worker shows no sign of life, or one that partitions are bound to, or lie on, is gone.
     SchedulerLostError
         The scheduler is gone.
     Exception
-        What a task raised, as it was; the other tasks are cancelled.
+        What the function raised, as it was; what has not begun is cancelled.
     """
-    await ensure_worker_plugin(client)
-    if not partitions:
-        return []
-    graph, keys = _build_graph(partitions, function, arguments, shared)
-    futures: dict[str, Future[Any]] = {}
+    return (await submit_and_end(client, partitions, function, arguments, shared, step=step, owners=owners))[0]
+
+
+async def submit_and_end(
+    client: Client, partitions: Sequence[Delayed], function: PartitionFunction, arguments: tuple[Any, ...], shared: Any,
+    *, step: str, owners: Sequence[str] | None = None, end: Callable[[WorkerPlace], Any] | None = None,
+) -> tuple[list[tuple[Any, str]], dict[str, Any]]:  # fmt: skip
+    """`submit`, and then `end(place)` on each worker that ran the function; also return what it gives there, by worker.
+
+    The result of `end` must be small; one without it gives nothing.
+    """
+    work = _Work(client, *_build_graph(partitions, function, arguments, shared), step, owners)
+    _, places = await asyncio.gather(
+        ensure_worker_plugin(client), heard(client, places_of(client, work.graph, work.keys, owners), step, ())
+    )
+    at: dict[str, list[int]] = defaultdict(list)
+    for index, place in enumerate(places):
+        if place is not None:
+            at[place].append(index)
+    calls = [call(client, worker, work.call(indices, end), step) for worker, indices in at.items()]
     try:
-        for worker, some in _by_owner(keys, owners).items():
-            part = graph if worker is None else cull(graph, some)[0]
-            bound = None if worker is None else [worker]
-            asked = client.get(part, some, sync=False, resources={RESOURCE: 1}, workers=bound)
-            futures.update(zip(some, asked, strict=True))
-        # Tasks that are bound to a worker that died would wait for ever; whatever they read may lie on any worker.
-        needed = None if owners is None else sorted(set(owners))
-        return await heard(client, _collect(client, [futures[key] for key in keys]), step, needed)
+        others = [index for index, place in enumerate(places) if place is None]
+        by_tasks, *answers = await together(work.by_tasks(others), *calls)
+        by_calls = {
+            index: (result, worker) for worker, (results, _) in zip(at, answers, strict=True)
+            for index, result in results.items()
+        }  # fmt: skip
+        # What was moved away just before its worker read it comes by a task.
+        moved = [index for indices in at.values() for index in indices if index not in by_calls]
+        by_tasks |= await work.by_tasks(moved)
     except BaseException:
-        await clean_up(client, lambda: client.cancel(list(futures.values())))
+        await clean_up(client, lambda: stop(client, work.run, list(at)))
         raise
+    done = by_calls | by_tasks
+    results = [done[index] for index in range(len(partitions))]
+    if end is None:
+        return results, {}
+    late = sorted({worker for _, worker in by_tasks.values()})
+    ended = {worker: given for worker, (_, given) in zip(at, answers, strict=True)}
+    if late:
+        ended |= await call_on_workers(client, _ended, (end,), late, step)
+    return results, {worker: ended[worker] for worker in {worker for _, worker in results}}
+
+
+async def together(*works: Awaitable[Any]) -> list[Any]:
+    """Await several at once; where one fails, end the others, and raise what it raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _ended(place: WorkerPlace, end: Callable[[WorkerPlace], Any]) -> Any:
+    return end(place)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Partitions that a function is to be run on."""
+
+    client: Client
+    run: str
+    graph: dict[Any, GraphNode]
+    """A task for each key, and what it reads that is not in some worker's memory."""
+    keys: list[str]
+    step: str
+    owners: Sequence[str] | None
+
+    def call(self, indices: Sequence[int], end: Callable[[WorkerPlace], Any] | None) -> Call:
+        """Return what a worker is asked that has some partitions in its memory."""
+        tasks = {index: self.graph[self.keys[index]] for index in indices}
+        taken = {name: self.graph.get(name) for task in tasks.values() for name in task.dependencies}
+        shared = {name: node.value for name, node in taken.items() if isinstance(node, DataNode)}
+        return Call(self.run, tasks, shared, end)
+
+    async def by_tasks(self, indices: Sequence[int]) -> dict[int, tuple[Any, str]]:
+        """Have Dask run the tasks of some partitions; return what each gives, and its worker."""
+        client, owners = self.client, self.owners
+        if not indices:
+            return {}
+        futures: dict[str, Future[Any]] = {}
+        keys = [self.keys[index] for index in indices]
+        bound = None if owners is None else [owners[index] for index in indices]
+        try:
+            for worker, some in _by_owner(keys, bound).items():
+                part, workers = cull(self.graph, some)[0], None if worker is None else [worker]
+                asked = client.get(part, some, sync=False, resources={RESOURCE: 1}, workers=workers)
+                futures.update(zip(some, asked, strict=True))
+            # Tasks bound to a worker that died would wait for ever; whatever they read may lie on any worker.
+            needed = None if bound is None else sorted(set(bound))
+            found = await heard(client, _collect(client, [futures[key] for key in keys]), self.step, needed)
+            return dict(zip(indices, found, strict=True))
+        except BaseException:
+            await clean_up(client, lambda: client.cancel(list(futures.values())))
+            raise
 
 
 async def exchange(
@@ -238,8 +323,9 @@ def compute(client: Client, lazy: Sequence[Any]) -> list[Any]:
 
 def _build_graph(
     partitions: Sequence[Delayed], function: PartitionFunction, arguments: tuple[Any, ...], shared: Any
-) -> tuple[dict[Any, GraphNode], list[str]]:
-    """One task per partition, fused with what reads it; the result's keys are new, so nothing is reused by name."""
+) -> tuple[str, dict[Any, GraphNode], list[str]]:
+    """A name, and one task per partition, fused with what reads it; the result's keys follow from the name, which is
+    new, so nothing is reused."""
     parts: dict[int, Any] = {}
     for partition in partitions:  # partitions of one collection share its graph
         graph = partition.__dask_graph__()
@@ -262,7 +348,7 @@ def _build_graph(
     for index, (key, partition) in enumerate(zip(keys, partitions, strict=True)):
         tasks[key] = Task(key, run_on_partition, TaskRef(partition.key), function, index, *arguments)
     culled, _ = cull(tasks, keys)
-    return fuse_private(culled, keys, fixed), keys
+    return run, fuse_private(culled, keys, fixed), keys
 
 
 def fuse_private(graph: Mapping[Any, GraphNode], keys: Sequence[Any], fixed: Collection[Any]) -> dict[Any, GraphNode]:

@@ -124,8 +124,7 @@ class Watch:
 
     async def run(self) -> None:
         """Return never; raise what `heard` does."""
-        if not self._workers:
-            await asyncio.sleep(FIRST_LOOK_S)
+        await asyncio.sleep(FIRST_LOOK_S)
         while True:
             found = await self._look()
             look_s = max(self._tick_s, heartbeat_interval(len(found)))  # nothing is new before

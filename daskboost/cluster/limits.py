@@ -34,7 +34,7 @@ LOOK_S = 0.5
 BOARD_LOOK_S = 1e-4
 """An engine looks so often whether the others of its host see its messages, once in a fit."""
 FIRST_LOOK_S = 0.2
-"""The first look comes after so long where nobody in particular is waited for: most calls are answered before."""
+"""The first look comes after so long: most calls are answered before, and it takes a connection."""
 
 OPINION_S = 5.0
 """The nannies of silent workers have so long to say whether these compute."""
