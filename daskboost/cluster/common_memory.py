@@ -56,32 +56,56 @@ class Room:
         """The room as int64, if there is one."""
         return None if self._array is None else self._array.view(np.int64)
 
+    @property
+    def bytes(self) -> UInt8 | None:
+        """The room as bytes, if there is one."""
+        return self._array
+
     def opened(self, names: list[str], own: int) -> list[UInt8] | None:
         """Return the rooms of these names, one's own among them; None if one of them cannot be opened here."""
         if self._array is None:
             return None
         rooms: list[UInt8] = []
         for rank, name in enumerate(names):
-            if rank == own:
-                rooms.append(self._array)
-                continue
-            try:
-                descriptor = os.open(DIRECTORY / (Path(name).name or "none"), os.O_RDWR)
-            except OSError:
+            room = self._array if rank == own else opened(name, len(self._array))
+            if room is None:
                 return None
-            try:
-                rooms.append(_mapped(descriptor, len(self._array)))
-            except (OSError, ValueError, OverflowError):
-                return None
-            finally:
-                os.close(descriptor)
+            rooms.append(room)
         return rooms
 
     def forget_name(self) -> None:
         """Let no other process open the room from now on."""
-        if self.name:
-            with contextlib.suppress(OSError):
-                (DIRECTORY / self.name).unlink()
+        forget(self.name)
+
+    def leave(self) -> None:
+        """Give this process's view of the room up: it is there for those who open it."""
+        self._array = None
+
+    def close(self) -> None:
+        """Give the room up, also for those who have not opened it."""
+        self.leave()
+        self.forget_name()
+
+
+def opened(name: str, n_bytes: int) -> UInt8 | None:
+    """Return the room of that name, or None if it cannot be opened here."""
+    try:
+        descriptor = os.open(DIRECTORY / (Path(name).name or "none"), os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return _mapped(descriptor, n_bytes)
+    except (OSError, ValueError, OverflowError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def forget(name: str) -> None:
+    """Let no process open the room of that name from now on."""
+    if name:
+        with contextlib.suppress(OSError):
+            (DIRECTORY / Path(name).name).unlink()
 
 
 def names_of(keys: Sequence[str]) -> list[str]:

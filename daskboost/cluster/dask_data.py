@@ -12,8 +12,7 @@ import logging
 import secrets
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
 from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.dask_exchange import Given, exchange
 from daskboost.cluster.dask_sums import LOST, Shares, Told, fold_partition, part_of_sketch, search_on, tell
 from daskboost.cluster.dask_tasks import (
     call_on_workers,
     compute,
     drop,
-    exchange,
     submit,
     submit_and_end,
     workers_of,
@@ -82,48 +81,49 @@ class ClusterRunner:
 
     def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
         """See `Runner.fold`; without the sketch, which stays on the workers."""
-        with self._read(source, read) as (_, _, told):
-            return self._sizes, PartitionReport(told.summary, None)
+        name = f"fold-{secrets.token_hex(8)}"
+        try:
+            return self._sizes, PartitionReport(self._read(source, read, name)[1].summary, None)
+        finally:
+            on_loop(self.client, drop(self.client, name))
 
     def find_cuts(self, source: Source, read: Reading, again: Callable[..., PartitionReport], max_bin: int
                   ) -> tuple[list[int], PartitionSummary, Cuts]:  # fmt: skip
         """See `Runner.find_cuts`; workers share out the features."""
         name, number, shares, summary = f"cuts-{secrets.token_hex(8)}", 0, None, None
+        kept = [name]
+        """Under which workers keep something."""
         try:
             while True:
-                with self._read(source, read) as (read_name, workers, told):
-                    if shares is None:
-                        shares = Shares.of(workers, source.schema.n_features, told.sketch_bytes)
-                        summary = told.summary
-                    part = partial(part_of_sketch, name=read_name, shares=shares)
-                    whole = partial(search_on, name=name, number=number, max_bin=max_bin, shares=shares)
-                    answer = answer_of_all(on_loop(self.client, exchange(
-                        self.client, part, whole, shares.owners, workers, "finding cut points"
-                    )))  # fmt: skip
+                read_name = f"{name}-{number}"
+                kept.append(read_name)
+                workers, told = self._read(source, read, read_name)
+                if shares is None:
+                    shares = Shares.of(workers, source.schema.n_features, told.sketch_bytes)
+                    summary = told.summary
+                part = partial(part_of_sketch, name=read_name, shares=shares)
+                whole = partial(search_on, name=name, number=number, max_bin=max_bin, shares=shares)
+                given = Given(part, whole, shares.owners, tuple(workers), read_name)
+                answer = answer_of_all(on_loop(self.client, exchange(self.client, given, "finding cut points")))
                 if isinstance(answer, Cuts):
                     assert summary is not None
                     return self._sizes, summary, answer
+                on_loop(self.client, drop(self.client, kept.pop()))
                 read, number = partial(again, refinement=answer), number + 1
         finally:
-            on_loop(self.client, drop(self.client, name))
+            on_loop(self.client, drop(self.client, *kept))
 
-    @contextmanager
-    def _read(self, source: Source, read: Reading) -> Iterator[tuple[str, list[str], Told]]:
-        """Have all partitions read and added up; within it, workers keep the sums under a name. It gives the name, the
-        workers, and what they tell."""
-        name = f"fold-{secrets.token_hex(8)}"
-        try:
-            done, found = on_loop(self.client, submit_and_end(
-                self.client, source.delayed(), _fold_partition, (name,), read, step="reading the partitions",
-                end=partial(tell, name=name),
-            ))  # fmt: skip
-            self._sizes, self._readers = [n_rows for n_rows, _ in done], [worker for _, worker in done]
-            workers = sorted(set(self._readers))
-            if sorted(index for told in found.values() for index in told.partitions) != list(range(len(done))):
-                raise WorkerLostError(LOST)
-            yield name, workers, reduce(add, found.values())
-        finally:
-            on_loop(self.client, drop(self.client, name))
+    def _read(self, source: Source, read: Reading, name: str) -> tuple[list[str], Told]:
+        """Have all partitions read and added up; workers keep the sums under a name. Return the workers, and what they
+        tell."""
+        done, found = on_loop(self.client, submit_and_end(
+            self.client, source.delayed(), _fold_partition, (name,), read, step="reading the partitions",
+            end=partial(tell, name=name),
+        ))  # fmt: skip
+        self._sizes, self._readers = [n_rows for n_rows, _ in done], [worker for _, worker in done]
+        if sorted(index for told in found.values() for index in told.partitions) != list(range(len(done))):
+            raise WorkerLostError(LOST)
+        return sorted(set(self._readers)), reduce(add, found.values())
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         """See `Runner.apply`."""

@@ -18,9 +18,14 @@ from daskboost.cluster.balance import host_of
 from daskboost.cluster.context import WorkerPlace
 from daskboost.data.chunks.fold import Fold, PartitionSummary, Reading
 from daskboost.data.cuts.cut_search import Answer, CutSearch
+from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.cuts.sketch import DataSketch
 from daskboost.data.input.row_columns import RowBatch
 from daskboost.errors import WorkerLostError
+from daskboost.wire import register
+
+for _message in (KeyTable, DataSketch):  # which workers have for each other
+    register(_message)
 
 PART_BYTES = 1 << 24
 """Least bytes of tables that an owner of features is worth: it makes cut points of them in some milliseconds."""

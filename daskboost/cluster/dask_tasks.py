@@ -55,16 +55,17 @@ async def _call_with_place(function: Callable[..., Any], arguments: tuple[Any, .
     return await asyncio.to_thread(function, worker_host(dask_worker).place, *arguments)
 
 
-async def drop(client: Client, dataset: str) -> None:
-    """Drop a data set's shards on all workers (see `WorkerShards.drop`); those that do not answer do it when they can.
+async def drop(client: Client, *datasets: str) -> None:
+    """Drop data sets' shards on all workers (see `WorkerShards.drop`); those that do not answer do it when they can.
 
     The coroutine is for the client's own event loop.
     """
-    await clean_up(client, lambda: client.run(_drop, dataset, on_error="ignore"))
+    await clean_up(client, lambda: client.run(_drop, *datasets, on_error="ignore"))
 
 
-def _drop(dataset: str, dask_worker: Worker) -> None:
-    worker_host(dask_worker).shards.drop(dataset)
+def _drop(*datasets: str, dask_worker: Worker) -> None:
+    for dataset in datasets:
+        worker_host(dask_worker).shards.drop(dataset)
 
 
 async def submit(
@@ -210,60 +211,6 @@ class _Work:
         except BaseException:
             await clean_up(client, lambda: client.cancel(list(futures.values())))
             raise
-
-
-async def exchange(
-    client: Client, part: Callable[..., Any], whole: Callable[..., Any], owners: Sequence[str], workers: Sequence[str],
-    step: str,
-) -> list[Any]:  # fmt: skip
-    """Give each of some owners its part of what all workers have; return what they make of them.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        On whose event loop the coroutine runs.
-    part : callable
-        `part(place, index)`: what a worker has for the owner of that index. It goes there directly.
-    whole : callable
-        `whole(place, index, parts)` on the owner, with the parts of all workers in order; its result must be small.
-    owners, workers : sequences of str
-        Addresses.
-    step : str
-        What the tasks are for, in messages.
-
-    Raises
-    ------
-    WorkerLostError
-        One of the workers is gone, or shows no sign of life.
-    Exception
-        What a task raised, as it was.
-    """
-    await ensure_worker_plugin(client)
-    run, made, parts = secrets.token_hex(8), list[Any](), list[list[Any]]()
-    try:
-        for number, worker in enumerate(workers):
-            keys = [f"daskboost-part-{run}-{number}-{index}" for index in range(len(owners))]
-            tasks = {key: Task(key, _call_in_task, part, index) for index, key in enumerate(keys)}
-            parts.append(client.get(tasks, keys, sync=False, workers=[worker]))
-            made += parts[-1]
-        wholes = [
-            client.submit(
-                _call_in_task, whole, index, [own[index] for own in parts], workers=[owner],
-                key=f"daskboost-whole-{run}-{index}", pure=False,
-            ) for index, owner in enumerate(owners)
-        ]  # fmt: skip
-        made += wholes
-        return await heard(client, _collect(client, wholes), step, sorted({*owners, *workers}))
-    except BaseException:
-        await clean_up(client, lambda: client.cancel(made))
-        raise
-
-
-def _call_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The task: calls the function with this worker's place."""
-    from distributed import get_worker
-
-    return function(worker_host(get_worker()).place, *arguments)
 
 
 def _by_owner(keys: Sequence[str], owners: Sequence[str] | None) -> dict[str | None, list[str]]:
