@@ -22,26 +22,28 @@ from cluster.dask_fixtures import (
     worker_addresses,
 )
 from cluster.partition_functions import (
+    alone_here,
     closed,
     closed_shards,
     datasets,
     describe,
+    die_on_two,
     fail_on_two,
-    gathered,
     keep,
     keep_with_plan,
     late_may_end,
+    n_begun,
     outlive,
     read,
     rows,
-    tens,
 )
 from dask import delayed
 from distributed import Client, wait
 
+from daskboost.cluster import dask_tasks
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_tasks import exchange, submit
+from daskboost.cluster.dask_tasks import submit, submit_and_end
 from daskboost.errors import DataError, WorkerLostError
 
 
@@ -49,33 +51,6 @@ from daskboost.errors import DataError, WorkerLostError
 def client() -> Iterator[Client]:
     with local_cluster(threads_per_worker=2) as client:
         yield client
-
-
-def exchanged(client: Client, owners: list[str]) -> list[Any]:
-    workers = worker_addresses(client)
-    found: list[Any] = client.sync(exchange, client, tens, gathered, owners, workers, "an exchange")
-    return found
-
-
-def test_owners_get_their_parts_of_all_workers(client: Client) -> None:
-    workers = worker_addresses(client)
-    owners = [workers[1], workers[0], workers[1]]
-    expected = [
-        (owner, index, [(worker, 10 * index) for worker in workers]) for index, owner in enumerate(owners)
-    ]
-    assert exchanged(client, owners) == expected
-    assert eventually(lambda: not any(client.has_what().values()), 10)
-
-
-def test_an_exchange_raises_what_a_part_raised(client: Client) -> None:
-    with pytest.raises(DataError, match="part 7: it changed"):
-        exchanged(client, worker_addresses(client) * 4)
-    assert eventually(lambda: not any(client.has_what().values()), 10)
-
-
-def test_an_exchange_does_not_wait_for_a_worker_that_is_gone(client: Client) -> None:
-    with pytest.raises(WorkerLostError, match="was lost, and with it"):
-        exchanged(client, [worker_addresses(client)[0], "tcp://127.0.0.1:9"])
 
 
 def owners(done: list[tuple[Any, str]]) -> dict[str, list[int]]:
@@ -274,3 +249,105 @@ def test_shards_close_what_is_replaced_or_dropped() -> None:
     with pytest.raises(OSError, match="disk gone"):
         shards.close()
     assert (second.closed, other.closed, shards.datasets()) == (1, 1, [])
+
+
+@pytest.fixture
+def no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be given to Dask as a task."""
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a task was made")
+
+    monkeypatch.setattr(Client, "get", refuse)
+
+
+def pinned(client: Client, n: int, lengths: int = 3) -> list[Any]:
+    """Partitions in the memory of the workers in turn."""
+    workers = worker_addresses(client)
+    futures = [client.submit(np.ones, lengths, workers=[workers[i % 2]], pure=False) for i in range(n)]
+    wait(futures)
+    return [delayed(future) for future in futures]
+
+
+@pytest.mark.parametrize("shared", [None, {"dataset": "called with a plan", "factor": 2}])
+@pytest.mark.usefixtures("no_tasks")
+def test_workers_that_have_partitions_are_called(client: Client, shared: dict[str, Any] | None) -> None:
+    workers, partitions = worker_addresses(client), pinned(client, 5)
+    name = "called" if shared is None else shared["dataset"]
+    function, arguments = (keep, (name, 2)) if shared is None else (keep_with_plan, ())
+    done, ended = client.sync(
+        submit_and_end, client, partitions, function, arguments, shared, step="reading", end=datasets
+    )
+    assert done == [(6, workers[index % 2]) for index in range(5)]
+    assert all(name in ended[worker] for worker in workers)
+    drop_shards(client, name)
+
+
+def test_partitions_on_one_worker_are_left_to_dask(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have others read them, which are idle."""
+    asked, get = [], Client.get
+    monkeypatch.setattr(Client, "get", lambda self, *args, **options: asked.append(1) or get(self, *args, **options))
+    first = worker_addresses(client)[0]
+    futures = [client.submit(np.ones, 3, workers=[first], pure=False) for _ in range(4)]
+    wait(futures)
+    done, ended = client.sync(
+        submit_and_end, client, list(map(delayed, futures)), rows, (), None, step="reading", end=datasets
+    )
+    assert [result for result, _ in done] == [(index, 3) for index in range(4)]
+    assert ended.keys() == {worker for _, worker in done}
+    assert asked
+
+
+def test_only_owners_that_have_their_partitions_are_called(client: Client) -> None:
+    workers, partitions = worker_addresses(client), pinned(client, 4)
+    owners = [workers[0]] * 3 + [workers[1]]  # the second lies elsewhere
+    done, ended = client.sync(
+        submit_and_end, client, partitions, rows, (), None, step="reading", owners=owners, end=datasets
+    )
+    assert done == [((index, 3), owner) for index, owner in enumerate(owners)]
+    assert ended.keys() == set(workers)
+
+
+def test_what_was_moved_before_a_call_comes_by_a_task(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, partitions = worker_addresses(client), pinned(client, 4)
+
+    async def outdated(*arguments: Any) -> list[str | None]:
+        return [workers[1], workers[1], workers[0], workers[0]]
+
+    monkeypatch.setattr(dask_tasks, "places_of", outdated)
+    done, ended = client.sync(
+        submit_and_end, client, partitions, rows, (), None, step="reading", end=datasets
+    )
+    assert [result for result, _ in done] == [(index, 3) for index in range(4)]
+    assert [done[index][1] for index in (1, 2)] == [workers[1], workers[0]]
+    assert ended.keys() == {worker for _, worker in done}
+
+
+@pytest.mark.usefixtures("no_tasks")
+def test_a_calls_exception_is_raised_as_it_was_and_stops_the_rest(client: Client) -> None:
+    before = max(map_workers(client, n_begun, workers=worker_addresses(client)).values())
+    with pytest.raises(DataError, match="partition 2: labels are missing"):
+        submit_partitions(client, pinned(client, 60), fail_on_two)
+    time.sleep(0.3)
+    begun = map_workers(client, n_begun, workers=worker_addresses(client))
+    time.sleep(0.3)
+    assert map_workers(client, n_begun, workers=worker_addresses(client)) == begun
+    assert max(begun.values()) - before < 25
+
+
+@pytest.mark.usefixtures("no_tasks")
+def test_calls_of_one_worker_take_turns_and_know_their_worker(client: Client) -> None:
+    async def both(lists: list[list[Any]]) -> list[Any]:
+        return await asyncio.gather(*(
+            submit(client, partitions, alone_here, (), step="reading") for partitions in lists
+        ))  # fmt: skip
+
+    found = client.sync(both, [pinned(client, 6), pinned(client, 6)])
+    assert all(is_alone for done in found for (_, is_alone), _ in done)
+    assert all(named == worker for done in found for (named, _), worker in done)
+
+
+def test_a_worker_that_dies_in_a_call_is_lost() -> None:
+    with local_cluster() as client:
+        with pytest.raises(WorkerLostError, match="was lost"):
+            submit_partitions(client, pinned(client, 4), die_on_two)
