@@ -56,11 +56,6 @@ class Room:
         """The room as int64, if there is one."""
         return None if self._array is None else self._array.view(np.int64)
 
-    @property
-    def bytes(self) -> UInt8 | None:
-        """The room as bytes, if there is one."""
-        return self._array
-
     def opened(self, names: list[str], own: int) -> list[UInt8] | None:
         """Return the rooms of these names, one's own among them; None if one of them cannot be opened here."""
         if self._array is None:
@@ -77,14 +72,41 @@ class Room:
         """Let no other process open the room from now on."""
         forget(self.name)
 
-    def leave(self) -> None:
-        """Give this process's view of the room up: it is there for those who open it."""
-        self._array = None
+
+class Written:
+    """A file in memory that holds some bytes, for another process to open once."""
+
+    def __init__(self, frames: Sequence[bytes | bytearray | memoryview], starts: Sequence[int]) -> None:
+        """Write frames, each from its start on; the last of `starts` is the end."""
+        self.name = ""
+        """Empty where there is no such file, for want of memory or of a place for it."""
+        _remove_left()
+        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
+        if starts[-1] > MOST_BYTES:
+            return
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError:
+            return
+        try:  # written rather than mapped: that takes half the time, since pages need be neither cleared nor mapped
+            os.truncate(descriptor, starts[-1])
+            for frame, start in zip(frames, starts, strict=False):
+                _write(descriptor, memoryview(frame), start)
+            self.name = path.name
+        except OSError:
+            forget(path.name)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
-        """Give the room up, also for those who have not opened it."""
-        self.leave()
-        self.forget_name()
+        """Let no process open it from now on."""
+        forget(self.name)
+
+
+def _write(descriptor: int, frame: memoryview, start: int) -> None:
+    done = 0
+    while done < len(frame):  # the system may write a part
+        done += os.pwrite(descriptor, frame[done:], start + done)
 
 
 def opened(name: str, n_bytes: int) -> UInt8 | None:

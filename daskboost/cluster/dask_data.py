@@ -83,7 +83,8 @@ class ClusterRunner:
         """See `Runner.fold`; without the sketch, which stays on the workers."""
         name = f"fold-{secrets.token_hex(8)}"
         try:
-            return self._sizes, PartitionReport(self._read(source, read, name)[1].summary, None)
+            _, told = self._read(source, read, name)
+            return self._sizes, PartitionReport(told.summary, None)
         finally:
             on_loop(self.client, drop(self.client, name))
 

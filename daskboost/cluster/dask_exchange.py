@@ -13,18 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from daskboost.cluster.balance import host_of
-from daskboost.cluster.common_memory import Room, forget, opened
+from daskboost.cluster.common_memory import Written, forget, opened
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_plugins import worker_host
 from daskboost.cluster.dask_watch import heard
-from daskboost.dtypes import UInt8
 from daskboost.wire import decode, encode, register
 
 if TYPE_CHECKING:
@@ -32,10 +28,6 @@ if TYPE_CHECKING:
 
 LEAST_ROOM_BYTES = 1 << 18
 """Parts of fewer bytes are sent: that takes a millisecond, and a room half of one."""
-COPY_THREADS = 4
-"""Threads that copy a part into a room; with more, a host's memory is no faster."""
-COPIED_BYTES = 1 << 22
-"""Least bytes that a thread is worth."""
 ALIGNMENT = 64
 """Frames begin at multiples of so many bytes, as kernels' arrays do."""
 
@@ -89,9 +81,16 @@ async def _wholes(given: Given, dask_worker: Worker) -> dict[int, Any]:
     for index, owner in enumerate(given.owners):
         if owner == place.address:
             parts = await asyncio.gather(*[_part_of(worker, given, index, dask_worker) for worker in given.workers])
-            found[index] = await asyncio.to_thread(given.whole, place, index, parts)
-            del parts
+            found[index] = await asyncio.to_thread(_whole, given, place, index, parts)
     return found
+
+
+def _whole(given: Given, place: WorkerPlace, index: int, parts: list[Any]) -> Any:
+    """What an owner makes of its parts, which are freed here: that of a room takes a while."""
+    try:
+        return given.whole(place, index, parts)
+    finally:
+        parts.clear()
 
 
 async def _part_of(worker: str, given: Given, index: int, own: Worker) -> Any:
@@ -131,25 +130,15 @@ def _given(part: Callable[[WorkerPlace, int], Any], index: int, name: str, place
 
 def _put(part: Any, name: str, place: WorkerPlace) -> InRoom | None:
     """Put a part into a room; None where it is too small, or there is no room."""
-    from daskboost.devices.cpu.threads import by_ranges
-
-    frames = [np.frombuffer(frame, np.uint8) for frame in encode(part)]
+    frames = encode(part)
     lengths = tuple(map(len, frames))
     starts = _starts(lengths)
     if starts[-1] < LEAST_ROOM_BYTES:
         return None
-    room = Room(starts[-1])
-    to = room.bytes
-    if to is None:
+    room = Written(frames, starts)
+    if not room.name:
         return None
     place.shards.put(name, ("room", room.name), room)
-
-    def copy(frame: UInt8, start: int, first: int, last: int) -> None:
-        to[start + first : start + last] = frame[first:last]
-
-    for frame, start in zip(frames, starts, strict=False):
-        by_ranges(partial(copy, frame, start), len(frame), COPY_THREADS, COPIED_BYTES)
-    room.leave()
     return InRoom(room.name, lengths)
 
 

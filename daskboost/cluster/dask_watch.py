@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distributed.comm import Comm, connect
+from distributed.comm import Comm, CommClosedError, connect
 from distributed.scheduler import heartbeat_interval
 
 from daskboost.cluster.dask_silence import Silence, find_doing
@@ -30,6 +30,7 @@ from daskboost.cluster.limits import (
     GRACE_S,
     HEARTBEATS,
     LOOK_S,
+    LOST_LOOK_S,
     SCHEDULER_PATIENCE,
     SILENCE_KEY,
     STOPPED_S,
@@ -138,6 +139,10 @@ class Watch:
             found = await self._look()
             if isinstance(error, OSError):
                 self._check_there(found)
+            deadline = time.monotonic() + GRACE_S
+            while isinstance(error, CommClosedError) and time.monotonic() < deadline:
+                await asyncio.sleep(LOST_LOOK_S)  # the scheduler may hear a little later that a worker hung up
+                self._check_there(await self._look())
         except SchedulerSilentError:
             return
         except DaskBoostError as reason:

@@ -35,6 +35,8 @@ BOARD_LOOK_S = 1e-4
 """An engine looks so often whether the others of its host see its messages, once in a fit."""
 FIRST_LOOK_S = 0.2
 """The first look comes after so long: most calls are answered before, and it takes a connection."""
+LOST_LOOK_S = 0.05
+"""Whoever finds a connection broken looks so often, for `GRACE_S`, whether it was that of a lost worker."""
 
 OPINION_S = 5.0
 """The nannies of silent workers have so long to say whether these compute."""

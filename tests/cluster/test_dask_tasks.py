@@ -285,8 +285,14 @@ def test_workers_that_have_partitions_are_called(client: Client, shared: dict[st
 
 def test_partitions_on_one_worker_are_left_to_dask(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have others read them, which are idle."""
-    asked, get = [], Client.get
-    monkeypatch.setattr(Client, "get", lambda self, *args, **options: asked.append(1) or get(self, *args, **options))
+    asked: list[Any] = []
+    get: Any = Client.get
+
+    def noted(self: Client, graph: Any, keys: Any, **options: Any) -> Any:
+        asked.append(keys)
+        return get(self, graph, keys, **options)
+
+    monkeypatch.setattr(Client, "get", noted)
     first = worker_addresses(client)[0]
     futures = [client.submit(np.ones, 3, workers=[first], pure=False) for _ in range(4)]
     wait(futures)
@@ -338,9 +344,9 @@ def test_a_calls_exception_is_raised_as_it_was_and_stops_the_rest(client: Client
 @pytest.mark.usefixtures("no_tasks")
 def test_calls_of_one_worker_take_turns_and_know_their_worker(client: Client) -> None:
     async def both(lists: list[list[Any]]) -> list[Any]:
-        return await asyncio.gather(*(
+        return list(await asyncio.gather(*(
             submit(client, partitions, alone_here, (), step="reading") for partitions in lists
-        ))  # fmt: skip
+        )))  # fmt: skip
 
     found = client.sync(both, [pinned(client, 6), pinned(client, 6)])
     assert all(is_alone for done in found for (_, is_alone), _ in done)
