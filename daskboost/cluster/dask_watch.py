@@ -140,7 +140,7 @@ class Watch:
             if isinstance(error, OSError):
                 self._check_there(found)
             deadline = time.monotonic() + GRACE_S
-            while isinstance(error, CommClosedError) and time.monotonic() < deadline:
+            while self._workers and isinstance(error, CommClosedError) and time.monotonic() < deadline:
                 await asyncio.sleep(LOST_LOOK_S)  # the scheduler may hear a little later that a worker hung up
                 self._check_there(await self._look())
         except SchedulerSilentError:
