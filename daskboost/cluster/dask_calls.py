@@ -24,8 +24,10 @@ from daskboost.cluster.dask_plugins import worker_host
 from daskboost.cluster.dask_watch import heard
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from distributed import Client, Worker
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class Call:
     """The name of all calls that belong together."""
     tasks: Mapping[int, GraphNode] = field(repr=False)
     """Tasks by the numbers of their partitions; all that they take lies in the worker's memory, or is shared."""
-    shared: Mapping[str, Any] = field(repr=False)
+    shared: Mapping[Key, Any] = field(repr=False)
     """What tasks take besides, by its key."""
     end: Callable[[WorkerPlace], Any] | None = None
     """What is called once all tasks have run."""
@@ -128,11 +130,11 @@ async def _called(asked: Call, dask_worker: Worker) -> Answer:
         return results, None if asked.end is None else await _in_thread(dask_worker, asked.end, host.place)
 
 
-def _given(name: Any, asked: Call, worker: Worker) -> Any:
+def _given(name: Key, asked: Call, worker: Worker) -> object:
     return asked.shared[name] if name in asked.shared else worker.data[name]
 
 
-async def _in_thread(worker: Worker, function: Callable[[Any], T], argument: Any) -> T:
+async def _in_thread(worker: Worker, function: Callable[[A], T], argument: A) -> T:
     """Call a function as a task is called: in one of the worker's threads, which knows its worker."""
 
     def run() -> T:

@@ -75,9 +75,9 @@ async def exchange(client: Client, given: Given, step: str) -> list[Any]:
     return [found[owner][index] for index, owner in enumerate(given.owners)]
 
 
-async def _wholes(given: Given, dask_worker: Worker) -> dict[int, Any]:
+async def _wholes(given: Given, dask_worker: Worker) -> dict[int, object]:
     """What this worker makes of its parts, by their index."""
-    place, found = worker_host(dask_worker).place, {}
+    place, found = worker_host(dask_worker).place, dict[int, object]()
     for index, owner in enumerate(given.owners):
         if owner == place.address:
             parts = await asyncio.gather(*[_part_of(worker, given, index, dask_worker) for worker in given.workers])
@@ -85,15 +85,14 @@ async def _wholes(given: Given, dask_worker: Worker) -> dict[int, Any]:
     return found
 
 
-def _whole(given: Given, place: WorkerPlace, index: int, parts: list[Any]) -> Any:
+def _whole(given: Given, place: WorkerPlace, index: int, parts: list[object]) -> object:
     """What an owner makes of its parts, which are freed here: that of a room takes a while."""
-    try:
-        return given.whole(place, index, parts)
-    finally:
-        parts.clear()
+    own = parts.copy()
+    parts.clear()
+    return given.whole(place, index, own)
 
 
-async def _part_of(worker: str, given: Given, index: int, own: Worker) -> Any:
+async def _part_of(worker: str, given: Given, index: int, own: Worker) -> object:
     """The part of a worker."""
     if worker == own.address:
         return await asyncio.to_thread(given.part, worker_host(own).place, index)
@@ -105,7 +104,7 @@ async def _part_of(worker: str, given: Given, index: int, own: Worker) -> Any:
     return await _asked(worker, given, index, own, "") if taken is None else taken[0]
 
 
-async def _asked(worker: str, given: Given, index: int, own: Worker, name: str) -> Any:
+async def _asked(worker: str, given: Given, index: int, own: Worker, name: str) -> object:
     """Have another worker give its part."""
     from distributed.core import clean_exception
     from distributed.protocol.pickle import dumps
@@ -118,17 +117,17 @@ async def _asked(worker: str, given: Given, index: int, own: Worker, name: str) 
     return answer["result"]
 
 
-async def _give(part: Callable[[WorkerPlace, int], Any], index: int, name: str, dask_worker: Worker) -> Any:
+async def _give(part: Callable[[WorkerPlace, int], object], index: int, name: str, dask_worker: Worker) -> object:
     """This worker's part, or where it lies in common memory; kept under the name."""
     return await asyncio.to_thread(_given, part, index, name, worker_host(dask_worker).place)
 
 
-def _given(part: Callable[[WorkerPlace, int], Any], index: int, name: str, place: WorkerPlace) -> Any:
+def _given(part: Callable[[WorkerPlace, int], object], index: int, name: str, place: WorkerPlace) -> object:
     found = part(place, index)
     return (_put(found, name, place) if name else None) or found
 
 
-def _put(part: Any, name: str, place: WorkerPlace) -> InRoom | None:
+def _put(part: object, name: str, place: WorkerPlace) -> InRoom | None:
     """Put a part into a room; None where it is too small, or there is no room."""
     frames = encode(part)
     lengths = tuple(map(len, frames))
@@ -142,7 +141,7 @@ def _put(part: Any, name: str, place: WorkerPlace) -> InRoom | None:
     return InRoom(room.name, lengths)
 
 
-def _taken(part: InRoom) -> tuple[Any] | None:
+def _taken(part: InRoom) -> tuple[object] | None:
     """The part that lies in a room, whose name is forgotten; None if it cannot be opened here."""
     starts = _starts(part.lengths)
     room = opened(part.room, starts[-1])
