@@ -2,6 +2,8 @@
 
 fold      tasks add what partitions report up on their worker, and workers share out the sums (`dask_sums.py`)
 quantize  tasks leave each partition's chunks on the worker that read it, or on one that has fewer rows
+
+Workers that have partitions in their memory are called without tasks (`dask_calls.py`).
 """
 
 from __future__ import annotations
