@@ -17,6 +17,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.rows.gradients import GradientPair
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.ring import PackedChunks
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
@@ -201,6 +202,9 @@ class Device(Protocol):
     """Most packed bytes of streamed chunks that come together, unless one alone has more; 0 for one at a time."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
+    joined: Collective | None
+    """Joins it with the GPUs of the fit's other engines, which then add histograms up where these lie; None where their
+    hosts do, or nobody else has rows."""
     metric_kernels: MetricKernels | None
     """What computes metrics there, likewise."""
     watches: bool

@@ -42,15 +42,20 @@ class HistogramSearch:
         return m.PartialHistograms(narrow(own, self._buffers) if compact else own)
 
     def candidates(self, nodes: OpenNodes, built: Callable[[bool], Array]) -> Candidates:
-        """Reduce histograms by feature among the engines and search this one's share.
+        """Reduce histograms by feature among the engines and search this one's share. GPUs that are joined all have the
+        sums, and each searches all features.
 
         `built(words)` builds them; with `words` as words, where they are nobody else's summands.
         """
         if self._peers is None:
             raise RuntimeError("this engine has no peers to reduce with")
-        n_peers = self._peers.n_peers
+        n_peers, joined = self._peers.n_peers, self._device.joined
         if n_peers == 1:
             return self._own(self._peers).search(nodes, built(True))
+        if joined is not None:
+            found = built(False)
+            joined.add_up(found.transpose(2, 0, 1, 3))
+            return self._own(self._peers).search(nodes, found)
         own = self._device.fetch_histograms(built(False))
         layout = self._setup.layout
         entries = layout.offsets * layout.width
@@ -61,11 +66,11 @@ class HistogramSearch:
         return self._own(self._peers).search(nodes, total(received, self._buffers))
 
     def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
-        """Return the search of this engine's share of the features: where histograms lie if it is the only engine, else
-        on the host."""
+        """Return the search of this engine's share of the features: where histograms lie if all rows' are there, else on
+        the host."""
         if self._search is None:
             rules, kernels = self._setup.rules, self._device.split_kernels
-            if peers.n_peers == 1 and kernels is not None:
+            if kernels is not None and (peers.n_peers == 1 or self._device.joined is not None):
                 self._search = DeviceSearch(kernels, rules)
             else:
                 share = feature_shares(self._setup.layout, peers.n_peers)[peers.rank]

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.budget.partition import columns_pay
@@ -31,6 +31,7 @@ from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
 from daskboost.fit.peers import Peers
+from daskboost.fit.recipe import BY_MESSAGES
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
 from daskboost.fit.spec import FitSpec
 from daskboost.metrics.own_metric import CustomMetric
@@ -68,7 +69,7 @@ class InStep:
 
 class WholeRounds:
     """What an engine answers that grows whole rounds, on its own threads, since searching and building take turns: the
-    only engine of a fit, or several in step where each grows its trees in compiled calls or on its GPU."""
+    only engine of a fit, or several in step where each grows its trees in compiled calls or has a GPU that is joined."""
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers,
                  tell: Callable[[tuple[m.Round, ...]], Told] = m.Rounds) -> None:  # fmt: skip
@@ -85,12 +86,12 @@ class WholeRounds:
         """Whether trees grow on a device, or on several that are joined, without the host."""
         reason = "" if self.grows_alone else why_not_compiled(engine, spec)
         self._others: Collective = ALONE
-        has_own = any(isinstance(metric, CustomMetric) for metrics in spec.metrics for metric in metrics)
-        self._most = 1 if has_own and not self.grows_alone else ROUNDS_AT_ONCE
-        """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
+        self._has_own_metrics = any(isinstance(metric, CustomMetric) for metrics in spec.metrics for metric in metrics)
         outbox = Outbox(InStep(engine, peers))
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
+        self._by_host: Callable[[], Iterator[GrownRound]] = partial(rounds_of, _searched_by_all(spec), outbox, threads)
+        """Gives rounds whose trees grow with the host."""
         self._join: Callable[[], m.Reason] = partial(self._meet, engine, spec, reason, outbox)
         """Decides with the other engines, and returns, why the coordinator is to grow the rounds."""
         self._turn: Turn | None = None
@@ -127,25 +128,26 @@ class WholeRounds:
         kernels = engine.device.split_kernels
         runtime = None if kernels is None else kernels.runtime
         if runtime is not None:
-            lacks = "a GPU has no room to grow trees without the host" if engine.sets.train.shard.n_rows else (
-                "an engine has no rows"
-            )  # fmt: skip
-            no_room = spec.recipe.host_reason or lacks
-            reason = runtime.why_apart() or ("" if self.grows_alone else no_room)
+            has_rows = engine.sets.train.shard.n_rows > 0
+            reason = runtime.why_apart() or _why_not_at_gpus(spec, has_rows=has_rows, needs_host=not self.grows_alone)
         elif spec.params.reduction == "nccl" or spec.params.partition_by == "columns":
             reason = "engines are on CPUs"
-        own = m.InStepWith("" if runtime is None else runtime.name, platform.node(), _why_not_in_step(spec, reason))
-        told = self._peers.share(own)
+        name, reason = "" if runtime is None else runtime.name, _why_not_in_step(spec, reason)
+        told = self._peers.share(m.InStepWith(name, platform.node(), reason, self.grows_alone))
         names = tuple(each.gpu for each in told)
         found = next((each.reason for each in told if each.reason), "") or why_not_joined(told)
-        if runtime is not None and not found:
-            if not runtime.turn.is_taken(runtime.name, names, self._peers):
-                return m.Reason("another fit has joined these GPUs", is_for_now=True)
-            self._turn = runtime.turn
-            self._others = runtime.joined(self._peers, names)
+        self.grows_alone = not found and all(each.without_host for each in told)
+        if runtime is None or found:
+            return m.Reason(found)
+        if not runtime.turn.is_taken(runtime.name, names, self._peers):
+            return m.Reason("another fit has joined these GPUs", is_for_now=True)
+        self._turn = runtime.turn
+        self._others = runtime.joined(self._peers, names)
+        if self.grows_alone:
             self._start_on_device(engine, spec, outbox, self._shared(engine, spec))
-        self.grows_alone &= not found
-        return m.Reason(found)
+        else:
+            engine.device.joined, self._rounds = self._others, self._by_host()
+        return m.Reason("")
 
     def _shared(self, engine: Engine, spec: FitSpec) -> GrownOver:
         """Return what trees grow over on GPUs that are joined, as all engines decide alike."""
@@ -162,6 +164,11 @@ class WholeRounds:
         if reasons:
             return own_rows(engine, self._others)
         return rows_by_columns(engine, spec, self._peers, self._others)
+
+    @property
+    def _most(self) -> int:
+        """Rounds in a reply: what users' own metrics are told is as large as their evaluation sets."""
+        return 1 if self._has_own_metrics and not self.grows_alone else ROUNDS_AT_ONCE
 
     @property
     def answers(self) -> Answers:
@@ -225,8 +232,11 @@ class WholeRounds:
         self._peers.close()
 
     def _told(self, grown: m.Round) -> m.Round:
-        """Return what the coordinator is told of a round: its trees by one engine only."""
-        return grown if self._peers.rank == 0 else replace(grown, trees=())
+        """Return what the coordinator is told of a round: its trees by one engine only, metrics of an engine's own
+        rows."""
+        rank, metrics = self._peers.rank, grown.metrics
+        own = metrics if len(metrics) < 2 else metrics[rank : rank + 1]
+        return replace(grown, trees=grown.trees if rank == 0 else (), metrics=own)
 
     def stop(self) -> None:
         """Wait for no other engine's GPU any more; from any thread."""
@@ -236,7 +246,7 @@ class WholeRounds:
         """Forget the rounds, which hold the engine."""
         has_failed, self._failure = self._failure is not None, None
         # What is kept here refers to the engine, whose arrays would wait for the garbage collector.
-        self._rounds, self._ahead, self._close_batch, self._join = iter(()), [], None, _closed
+        self._rounds, self._ahead, self._close_batch, self._join, self._by_host = iter(()), [], None, _closed, _closed
         turn, self._turn = self._turn, None
         try:
             if has_failed:
@@ -247,8 +257,23 @@ class WholeRounds:
                 turn.end()
 
 
-def _closed() -> m.Reason:
+def _closed() -> NoReturn:
     raise RuntimeError("the engine is closed")
+
+
+def _searched_by_all(spec: FitSpec) -> FitSpec:
+    """Return what a fit decides by whose GPUs are joined: each finds all splits where the histograms of all rows lie."""
+    return replace(spec, params=replace(spec.params, reduction="nccl"))
+
+
+def _why_not_at_gpus(spec: FitSpec, *, has_rows: bool, needs_host: bool) -> str:
+    """Return why an engine's GPU is not joined with others: it has no rows, or parameters ask for something else."""
+    if not has_rows:
+        return "an engine has no rows"
+    if spec.params.reduction in BY_MESSAGES:
+        return f"reduction={spec.params.reduction!r} asks for it"
+    by_columns = spec.params.partition_by == "columns" and needs_host
+    return (spec.recipe.host_reason or "a GPU has no room to grow trees without the host") if by_columns else ""
 
 
 def _why_not_in_step(spec: FitSpec, reason: str) -> str:

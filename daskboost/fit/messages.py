@@ -416,6 +416,8 @@ class InStepWith:
     host: str
     reason: str
     """Why it does not grow rounds in step; empty where it can."""
+    without_host: bool
+    """Whether its trees grow on its GPU alone."""
 
 
 @dataclass(frozen=True)

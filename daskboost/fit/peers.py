@@ -133,7 +133,8 @@ class AtCoordinator:
 
 
 class AmongPeers:
-    """Reduce-scatter by feature: each engine adds and searches its share of the features."""
+    """Reduce-scatter by feature: each engine adds and searches its share of the features. GPUs that are joined reduce
+    to all: each searches all features, and all find the same."""
 
     def __init__(self, engines: Outbox) -> None:
         self._engines = engines
@@ -152,9 +153,9 @@ def make_reduction(name: str, engines: Outbox, layout: SlotLayout, rules: SplitR
                    ) -> Reduction:  # fmt: skip
     """The strategy of that name; ``auto`` picks by the number of engines and the bytes of a histogram.
 
-    The only engine of a fit searches its histograms itself, where they lie.
+    The only engine of a fit searches its histograms itself, where they lie, and so do GPUs that ``nccl`` has joined.
     """
     if name == "auto":
         at_engines = engines.n_engines == 1 or layout.n_entries * 16 >= PEER_BYTES
         name = "peers" if at_engines else "coordinator"
-    return AmongPeers(engines) if name == "peers" else AtCoordinator(engines, layout, rules, threads)
+    return AtCoordinator(engines, layout, rules, threads) if name == "coordinator" else AmongPeers(engines)

@@ -9,6 +9,7 @@ import pytest
 from cluster.test_same_bytes import outcome
 from kernels.emulation import EmulatedRuntime
 from strategies.pairs import every_pair
+from strategies.streams import keep_on_gpu
 from strategies.trees import make_data, quantized
 
 from daskboost import train
@@ -168,14 +169,58 @@ def test_refused_on_cpus() -> None:
 @pytest.mark.emulated
 def test_refused_where_trees_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
-    params = {"device": "cuda", "reduction": "nccl", "out_of_core": "certified", "max_depth": 3}
+    params = {"device": "cuda", "partition_by": "columns", "out_of_core": "certified", "max_depth": 3}
     with quantized(make_data(np.random.default_rng(8)), engines=2, partitions=2) as dataset:
-        with pytest.raises(DeviceError, match="and trees grow on a sample of the rows: use reduction='auto'"):
+        with pytest.raises(DeviceError, match="and trees grow on a sample of the rows: use partition_by='auto'"):
             train(params, dataset, 1)
     monkeypatch.setattr(EmulatedRuntime, "why_apart", lambda _: "NCCL cannot be loaded (no such file)")
     with quantized(make_data(np.random.default_rng(8)), engines=2, partitions=2) as dataset:
-        with pytest.raises(DeviceError, match=r"and NCCL cannot be loaded \(no such file\): use reduction='auto'"):
-            train({**params, "out_of_core": "auto"}, dataset, 1)
+        for more in ({"reduction": "nccl"}, {"reduction": "nccl", "out_of_core": "auto"}):
+            with pytest.raises(DeviceError, match=r"and NCCL cannot be loaded \(no such file\): use reduction='auto'"):
+                train({**params, "partition_by": "rows", **more}, dataset, 1)
+
+
+STREAMED: dict[str, dict[str, Any]] = {
+    "exact": {"out_of_core": "exact"}, "certified": {"out_of_core": "certified", "certify_tolerance": 0.02},
+    "sampled": {"out_of_core": "sampled", "subsample": 0.3},
+}  # fmt: skip
+OF_HOST: dict[str, dict[str, Any]] = {
+    "logistic": {"objective": "binary:logistic"}, "five classes": {"objective": "multi:softprob", "num_class": 5},
+    "vectors": LOSSES["vectors"], "absolute error": LOSSES["absolute error"], "by weight": {"score_function": "l2"},
+}  # fmt: skip
+
+
+def can_be_certified(choice: dict[str, Any]) -> bool:
+    """Leave out what certified trees refuse."""
+    return choice["mode"] != "certified" or (
+        choice["growth"] == "levels" and choice["loss"] in ("logistic", "five classes")
+    )
+
+
+@every_pair(
+    {"mode": STREAMED, "loss": OF_HOST, "growth": GROWTH, "rows": ["large", "small"], "stays": [0, 1],
+     "encoding": ["dense", "csr"], "engines": ENGINES, "evaluated": [False, True]},
+    possible=can_be_certified,
+)  # fmt: skip
+def test_trees_that_need_the_host(
+    mode: str, loss: str, growth: str, rows: str, stays: int, encoding: str, engines: str, evaluated: bool,
+    joins: Joins, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Rows stream to their GPUs, all chunks or all but one, or trees grow on a sample of them: the host chooses splits, in
+    step on all engines, and histograms are added up where they lie."""
+    keep_on_gpu(monkeypatch, stays)
+    n_rows, _ = ROWS[rows]
+    data = make_data(np.random.default_rng(8), OF_HOST[loss].get("objective", "reg:squarederror"), n_rows, 5,
+                     n_values=60, missing=0.3)  # fmt: skip
+    params = {**OF_HOST[loss], **GROWTH[growth], **STREAMED[mode], "n_jobs": 1}
+    shares = ENGINES[engines]
+    place: dict[str, Any] = {"engines": len(shares), "partitions": sizes_of(shares, n_rows), "encoding": encoding,
+                             "chunk_rows": n_rows // 8}  # fmt: skip
+    with quantized(data) as plain, quantized(data, **place) as dataset:
+        expected = outcome({**params, "device": "cpu"}, plain, data, evaluated)
+        dataset.shards.gpus = range(len(shares))
+        assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, evaluated) == expected
+    assert [len(gpus) for gpus in joins] == (1 + evaluated) * len(shares) * [len(shares)]
 
 
 @pytest.mark.parametrize(("gpus", "hosts", "reason"), [
@@ -183,5 +228,5 @@ def test_refused_where_trees_need_the_host(monkeypatch: pytest.MonkeyPatch) -> N
     ("aba", "hhh", "several engines are on one GPU"), ("ab", "hk", "engines are on several hosts"),
 ])  # fmt: skip
 def test_which_gpus_are_joined(gpus: str, hosts: str, reason: str) -> None:
-    told = [m.InStepWith(gpu.strip(), host, "") for gpu, host in zip(gpus, hosts, strict=True)]
+    told = [m.InStepWith(gpu.strip(), host, "", True) for gpu, host in zip(gpus, hosts, strict=True)]
     assert why_not_joined(told) == reason

@@ -16,6 +16,7 @@ from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
 from daskboost.devices.gpu.rows.metrics import MetricKernels
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import UniformSize
@@ -87,6 +88,7 @@ class CpuDevice:
     stream_bytes = 0
     streaming = None
     split_kernels: SplitKernels | None = None
+    joined: Collective | None = None
     metric_kernels: MetricKernels | None = None
     metric_rows = ring_bytes = 0
 

@@ -31,6 +31,7 @@ from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, 
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.rows.vector_rows import VectorRows
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
@@ -142,7 +143,8 @@ class GpuFrontier:
         return self._trees[places]
 
     def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> DeviceArray:
-        """Histograms of nodes of one tree, see `Frontier`; until those of other nodes are asked for."""
+        """Histograms of nodes of one tree as `empty_histograms` gives them, see `Frontier`; until those of other nodes
+        are asked for."""
         at = {node: i for i, node in enumerate(nodes.tolist())}
         origins = np.full((len(nodes), 3), -1, np.int32)
         for node, i in at.items():
@@ -154,7 +156,7 @@ class GpuFrontier:
         runtime.kernel("frontier", "sum_children", SMALL=0)(
             -(-n_words // THREADS), THREADS, self.histograms, n_words, to_device(runtime, origins), len(nodes), out
         )
-        return out
+        return out[:, :, None]
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ class GpuDevice:
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
             self.split_kernels: SplitKernels | None = self._kind.kernels(self._layout)
+            self.joined: Collective | None = None
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     @property
