@@ -90,7 +90,7 @@ class WholeRounds:
         outbox = Outbox(InStep(engine, peers))
         self._close_batch: Callable[[], None] | None = None
         """What is called before rounds grow ahead; None where none do."""
-        self._by_host: Callable[[], Iterator[GrownRound]] = partial(rounds_of, _searched_by_all(spec), outbox, threads)
+        self._by_host: Callable[[], Iterator[GrownRound]] = partial(_rounds_by_host, spec, outbox, threads)
         """Gives rounds whose trees grow with the host."""
         self._join: Callable[[], m.Reason] = partial(self._meet, engine, spec, reason, outbox)
         """Decides with the other engines, and returns, why the coordinator is to grow the rounds."""
@@ -261,9 +261,10 @@ def _closed() -> NoReturn:
     raise RuntimeError("the engine is closed")
 
 
-def _searched_by_all(spec: FitSpec) -> FitSpec:
-    """Return what a fit decides by whose GPUs are joined: each finds all splits where the histograms of all rows lie."""
-    return replace(spec, params=replace(spec.params, reduction="nccl"))
+def _rounds_by_host(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
+    """Give rounds whose trees grow with the host, on GPUs that are joined: each finds all splits where the histograms of
+    all rows lie."""
+    return rounds_of(replace(spec, params=replace(spec.params, reduction="nccl")), outbox, threads)
 
 
 def _why_not_at_gpus(spec: FitSpec, *, has_rows: bool, needs_host: bool) -> str:
