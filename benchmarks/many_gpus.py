@@ -3,11 +3,14 @@
     python -m benchmarks.many_gpus                                   # all cases, on 1 and on 2 GPUs
     python -m benchmarks.many_gpus --gpus 1,2,4 --cases narrow,wide --peer none
     python -m benchmarks.many_gpus --cases narrow --scale .001 --device cpu --gpus 1,2   # a rehearsal without a GPU
+    python -m benchmarks.many_gpus --cases streamed,streamed_certified,streamed_sampled --scale .5 --peer none
 
-A LocalCUDACluster for each number of GPUs, all at the same time; rows are made on the GPUs and persisted there as CuPy
-blocks. Contenders take turns. A run is two fits, and its time that of the trees by which the longer one exceeds the
-shorter; what a fit costs from persisted rows to its first tree is measured apart, once the workers have done it before.
-Models of ours must be the same bytes on any number of GPUs, and score as XGBoost's do.
+A LocalCUDACluster for each number of GPUs, all at the same time; rows are made on the GPUs and persisted there as
+CuPy blocks. Those of cases that stream are made when they are read, and kept as bins in the host's memory, of which
+no chunk stays on a GPU; cases of the same rows, one after the other, share the bins. Contenders take turns. A run is
+two fits, and its time that of the trees by which the longer one exceeds the shorter; what a fit costs from its rows
+to its first tree is measured apart, of persisted rows once the workers have done it before. Models of ours must be
+the same bytes on any number of GPUs, and score as XGBoost's do.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from benchmarks.sparse_rows import SPARSE_WORKLOADS, SparseWorkload
 BLOCKS_PER_GPU = 4
 """Persisted blocks of the largest number of GPUs, each; the same blocks for fewer."""
 TEST_ROWS, TEST_VALUES = 100_000, 20_000_000
+BLOCK_ROWS = 1_000_000
+"""Most rows of a block of cases that stream."""
 LEEWAY = 0.003
 """How far the AUC of ours may be from XGBoost's."""
 
@@ -49,6 +54,8 @@ class Config:
     peer_trees: int = 20
     """Rounds of XGBoost's, and of models that are scored."""
     peer: bool = True
+    streams: bool = False
+    """Whether bins stay in the host's memory, from where every pass over the rows has them anew."""
     asked: tuple[float, ...] = ()
     """Speed-up on two GPUs over one at least; of ours over XGBoost on two."""
     device: str = "cuda"
@@ -59,6 +66,11 @@ class Config:
 LEVELS = {"max_depth": 8}
 BEST_FIRST = {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 255}
 CLASSES = {"max_depth": 6, "objective": "multi:softprob", "num_class": 80}
+STREAMED: dict[str, Any] = {
+    "workload": "higgs", "n_rows": 80_000_000, "n_features": 200, "streams": True, "peer": False, "repeats": 2,
+}  # fmt: skip
+SAMPLE = {"out_of_core": "certified", "resident_share": 0.25}
+DRAWN = {"out_of_core": "sampled", "subsample": 0.1}
 CASES = {
     case.name: case
     for case in (
@@ -73,6 +85,9 @@ CASES = {
         Config("tiny", "higgs", 100_000, 28, {"max_depth": 6}, trees=500, peer=False, asked=(1.0,)),
         Config("skewed", "skewed", 40_000_000, 39, LEVELS, trees=100, asked=(1.8, 4)),
         Config("sparse", "words", 2_000_000, 5000, LEVELS, trees=100, peer=False, asked=(1.5,)),
+        Config("streamed", params={**LEVELS, "out_of_core": "exact"}, trees=5, peer_trees=5, asked=(1.9,), **STREAMED),
+        Config("streamed_certified", params={**LEVELS, **SAMPLE}, trees=30, peer_trees=30, asked=(1.9,), **STREAMED),
+        Config("streamed_sampled", params={**LEVELS, **DRAWN}, trees=30, peer_trees=30, **STREAMED),
     )
 }  # fmt: skip
 
@@ -160,9 +175,9 @@ class Side:
         n = self.n_trees
         short = max(1, n // 5)
         few = timed(lambda: self.train(short))[0]
-        all_ = timed(lambda: self.train(n))[0]
+        all_, model = timed(lambda: self.train(n))
         if not found:
-            model = self.train(self.config.peer_trees)
+            model = model if n == self.config.peer_trees else self.train(self.config.peer_trees)
             found.update(scores(test[1], np.asarray(self.predict(model, test[0]), np.float64)), **digest_of(model))
         return Run((all_ - few) / (n - short), found)
 
@@ -187,6 +202,59 @@ class Ours(Side):
 
     def predict(self, model: Any, x: Any) -> Any:
         return model.predict(x, device="cpu")
+
+
+BINS: dict[tuple[Any, ...], Any] = {}
+"""Data sets of the last case that streams, by cluster and rows."""
+
+
+def bins_of(client: Any, config: Config, x: Any, y: Any) -> Any:
+    """Quantize rows where they are made, in memory that is too small for their bins: these go to the host, or to files
+    where the host is the device."""
+    from daskboost import QuantizedDataset
+
+    rows = config.workload, config.n_rows, config.n_features, config.device
+    for name in [name for name in BINS if name[1:] != rows]:
+        BINS.pop(name).close()
+    if (id(client), *rows) not in BINS:
+        n_bytes = config.n_rows * config.n_features
+        limits: dict[str, Any] = {
+            "host_memory_limit": 1} if config.device == "cpu" else {"device_memory_limit": n_bytes // 4
+        }  # fmt: skip
+        BINS[id(client), *rows] = QuantizedDataset.from_dask(x, y, client=client, device=config.device, **limits)
+    return BINS[id(client), *rows]
+
+
+class Streamed(Ours):
+    """daskboost, with nothing on the GPUs but what a fit takes beside bins."""
+
+    limit: Mapping[str, int] | None = None
+    """What a GPU's memory is limited to."""
+
+    def start(self) -> float:
+        return timed(self._begin)[0]
+
+    def open(self) -> None:
+        self.data = bins_of(self.client, self.config, self.x, self.y)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        if self.limit is None:
+            self.limit = {} if self.config.device == "cpu" else {"device_memory_limit": self._least_limit()}
+        return {**super().params, **self.limit}
+
+    def _least_limit(self) -> int:
+        """Return the largest limit of a GPU's memory with which no chunk stays there."""
+        from benchmarks.out_of_core_data import largest_limit
+        from daskboost import plan
+
+        given = super().params
+
+        def keeps_none(limit: int) -> bool:
+            found = plan({**given, "device_memory_limit": limit}, self.data)
+            return found.fits is False or (found.resident is not None and found.resident[0] == 0)
+
+        return largest_limit(plan(given, self.data).total_bytes, keeps_none)
 
 
 class Alone(Ours):
@@ -251,23 +319,29 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alo
     from distributed import wait
 
     sides: dict[str, Side] = {}
-    kinds: dict[str, type[Side]] = {"daskboost": Ours, **({"xgboost": Xgboost} if has_peer and config.peer else {})}
+    kinds: dict[str, type[Side]] = {"daskboost": Streamed if config.streams else Ours}
+    kinds |= {"xgboost": Xgboost} if has_peer and config.peer else {}
+    n_blocks = BLOCKS_PER_GPU * max(clients)
+    if config.streams:
+        n_blocks = max(n_blocks, -(-config.n_rows // BLOCK_ROWS))
     for n_gpus, client in clients.items():
         with client.as_current():
-            x, y = client.persist(collections(config, BLOCKS_PER_GPU * max(clients)))
-            wait([x, y])
+            x, y = collections(config, n_blocks)
+            if not config.streams:
+                x, y = client.persist([x, y])
+                wait([x, y])
         sides |= {f"{name} on {n_gpus}": kind(client, config, x, y) for name, kind in kinds.items()}
-    if has_alone:
+    if has_alone and not config.streams:
         rows = make_block(config.workload, config.n_features, 0, config.n_rows, config.device)
         sides["daskboost alone"] = Alone(None, config, *rows)
     starts: dict[str, list[float]] = {}
-    for _ in range(2):  # the first one compiles
+    for _ in range(1 if config.streams else 2):  # the first one compiles
         for name, side in sides.items():
             starts.setdefault(name, []).append(side.start())
     for name, seconds in starts.items():
-        first, second = seconds
-        print(f"  {name}: {first:.2f} s, then {second:.2f} s from persisted rows to the first tree", flush=True)
-        yield {"contender": name, "what": "start", "first_seconds": first, "seconds": second}
+        first, last = seconds[0], seconds[-1]
+        print(f"  {name}: {first:.2f} s, then {last:.2f} s from rows to the first tree", flush=True)
+        yield {"contender": name, "what": "start", "first_seconds": first, "seconds": last}
     n_test = min(TEST_ROWS, TEST_VALUES // config.n_features)
     x_test, y_test = workload_of(config.workload, config.n_features).rows(n_test, first=config.n_rows)
     found: dict[str, dict[str, float]] = {name: {} for name in sides}
@@ -282,7 +356,7 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alo
     yield from comparison_rows(config.name, result)
     fewest, most = min(clients), max(clients)
     pairs = [(f"daskboost on {n}", f"daskboost on {fewest}") for n in clients if n != fewest]
-    pairs += [("daskboost alone", "daskboost on 1")] if has_alone and 1 in clients else []
+    pairs += [("daskboost alone", "daskboost on 1")] if "daskboost alone" in sides and 1 in clients else []
     pairs += [(f"daskboost on {n}", f"xgboost on {n}") for n in clients if f"xgboost on {n}" in sides]
     for own, other in pairs:
         row = beside_row(config.name, result, own, other)

@@ -179,13 +179,18 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
         found = resident_share(dataset, config.params(**params, device_memory_limit=limit), evals)
         return -1.0 if found is None else found
 
-    low, high = 1, plan(config.params(**params), dataset, evals=evals).total_bytes
-    if share == 1:
-        return {"device_memory_limit": high}
-    while high - low > 1:  # more than share is kept by high, no more by low
+    whole = plan(config.params(**params), dataset, evals=evals).total_bytes
+    limit = whole if share == 1 else largest_limit(whole, lambda limit: kept(limit) <= share)
+    return {"device_memory_limit": limit}
+
+
+def largest_limit(whole: int, is_kept: Callable[[int], bool]) -> int:
+    """Return the largest limit below `whole`, the bytes of a fit that keeps all, for which something is kept to."""
+    low, high = 1, whole
+    while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if kept(middle) <= share else (low, middle)
-    return {"device_memory_limit": low}
+        low, high = (middle, high) if is_kept(middle) else (low, middle)
+    return low
 
 
 def resident_share(dataset: QuantizedDataset, params: Mapping[str, Any], evals: Any = ()) -> float | None:

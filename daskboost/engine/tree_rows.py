@@ -66,8 +66,8 @@ class HistogramSearch:
         return self._own(self._peers).search(nodes, total(received, self._buffers))
 
     def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
-        """Return the search of this engine's share of the features: where histograms lie if all rows' are there, else on
-        the host."""
+        """Return the search of this engine's share of the features: on its device if those of all rows are there, else
+        on the host."""
         if self._search is None:
             rules, kernels = self._setup.rules, self._device.split_kernels
             if kernels is not None and (peers.n_peers == 1 or self._device.joined is not None):

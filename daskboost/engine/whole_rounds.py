@@ -69,7 +69,7 @@ class InStep:
 
 class WholeRounds:
     """What an engine answers that grows whole rounds, on its own threads, since searching and building take turns: the
-    only engine of a fit, or several in step where each grows its trees in compiled calls or has a GPU that is joined."""
+    only engine of a fit, or several in step, whose trees grow in compiled calls or whose GPUs are joined."""
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers,
                  tell: Callable[[tuple[m.Round, ...]], Told] = m.Rounds) -> None:  # fmt: skip
@@ -262,8 +262,8 @@ def _closed() -> NoReturn:
 
 
 def _rounds_by_host(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
-    """Give rounds whose trees grow with the host, on GPUs that are joined: each finds all splits where the histograms of
-    all rows lie."""
+    """Give rounds whose trees grow with the host, on GPUs that are joined: each finds all splits where it has the
+    histograms of all rows."""
     return rounds_of(replace(spec, params=replace(spec.params, reduction="nccl")), outbox, threads)
 
 

@@ -206,8 +206,8 @@ def test_trees_that_need_the_host(
     mode: str, loss: str, growth: str, rows: str, stays: int, encoding: str, engines: str, evaluated: bool,
     joins: Joins, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Rows stream to their GPUs, all chunks or all but one, or trees grow on a sample of them: the host chooses splits, in
-    step on all engines, and histograms are added up where they lie."""
+    """Rows stream to their GPUs, all chunks or all but one, or trees grow on a sample of them: the host chooses splits,
+    in step on all engines, and histograms are added up where they lie."""
     keep_on_gpu(monkeypatch, stays)
     n_rows, _ = ROWS[rows]
     data = make_data(np.random.default_rng(8), OF_HOST[loss].get("objective", "reg:squarederror"), n_rows, 5,
