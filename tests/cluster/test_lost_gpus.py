@@ -40,17 +40,20 @@ class Place:
     device: str
     block_rows: int
     max_depth: int
+    out_of_core: str = "auto"
+    """Trees of certified fits grow with the host, in step."""
 
     @property
     def params(self) -> dict[str, Any]:
         """Those of a fit there."""
         reduction = "nccl" if self.device == "cuda" else "auto"
         return {"objective": "binary:logistic", "max_depth": self.max_depth, "device": self.device,
-                "reduction": reduction}  # fmt: skip
+                "reduction": reduction, "out_of_core": self.out_of_core}  # fmt: skip
 
 
 PLACES = {
-    "cpu": Place("cpu", 10_000, 6), "emulated": Place("cuda", 300, 3), "cuda": Place("cuda", 250_000, 6)
+    "cpu": Place("cpu", 10_000, 6), "emulated": Place("cuda", 300, 3), "cuda": Place("cuda", 250_000, 6),
+    "emulated certified": Place("cuda", 300, 3, "certified"), "cuda certified": Place("cuda", 250_000, 6, "certified"),
 }  # fmt: skip
 
 
@@ -72,14 +75,15 @@ def expected_bytes(place: Place) -> bytes:
 
 
 @pytest.fixture(scope="module", params=[
-    "cpu", pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+    "cpu", *(pytest.param(name, marks=pytest.mark.emulated) for name in ("emulated", "emulated certified")),
+    *(pytest.param(name, marks=pytest.mark.gpu) for name in ("cuda", "cuda certified")),
 ])  # fmt: skip
 def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[Place, Client]]:
     """Two workers with nannies, in processes of their own."""
     name, options = request.param, dict[str, Any]()
     cluster_class: Any = LocalCluster
-    preload = ["cluster.toys", "cluster.emulated_gpu"] if name == "emulated" else ["cluster.toys"]
-    if name == "cuda":
+    preload = ["cluster.toys", "cluster.emulated_gpu"] if "emulated" in name else ["cluster.toys"]
+    if "cuda" in name:
         cluster_class = pytest.importorskip("dask_cuda").LocalCUDACluster
         options = {"CUDA_VISIBLE_DEVICES": [0, 1]}
         if n_gpus() < 2:
@@ -123,7 +127,7 @@ def quantized(cluster: tuple[Place, Client]) -> db.QuantizedDataset:
     made = [delayed(each, nout=2) for each in blocks]
     x = da.concatenate([da.from_delayed(each[0], (place.block_rows, N_FEATURES), np.float32) for each in made])
     y = da.concatenate([da.from_delayed(each[1], (place.block_rows,), np.float32) for each in made])
-    device = "cuda" if place is PLACES["cuda"] else "cpu"
+    device = "cuda" if place.block_rows == PLACES["cuda"].block_rows else "cpu"
     dataset = db.QuantizedDataset.from_dask(*client.persist([x, y]), client=client, device=device)
     assert len(set(dataset.shards.owners)) == 2
     return dataset
