@@ -86,8 +86,8 @@ CASES = {
         Config("skewed", "skewed", 40_000_000, 39, LEVELS, trees=100, asked=(1.8, 4)),
         Config("sparse", "words", 2_000_000, 5000, LEVELS, trees=100, peer=False, asked=(1.5,)),
         Config("streamed", params={**LEVELS, "out_of_core": "exact"}, trees=5, peer_trees=5, asked=(1.9,), **STREAMED),
-        Config("streamed_certified", params={**LEVELS, **SAMPLE}, trees=30, peer_trees=30, asked=(1.9,), **STREAMED),
-        Config("streamed_sampled", params={**LEVELS, **DRAWN}, trees=30, peer_trees=30, **STREAMED),
+        Config("streamed_certified", params={**LEVELS, **SAMPLE}, trees=20, peer_trees=20, asked=(1.9,), **STREAMED),
+        Config("streamed_sampled", params={**LEVELS, **DRAWN}, trees=20, peer_trees=20, **STREAMED),
     )
 }  # fmt: skip
 

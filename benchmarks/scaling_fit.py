@@ -209,7 +209,8 @@ def measured(many_gpus: Iterable[Mapping[str, Any]], gpu_speed: Iterable[Mapping
 
 
 def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
-    """Ours of `many_gpus`, the repeats of a run together: dense rows, trees by levels, fits that are long enough."""
+    """Ours of `many_gpus`, the repeats of a run together: dense rows that stay on GPUs, trees by levels, fits that are
+    long enough."""
     repeats: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["contender"].startswith("daskboost") and "repeat" in row and DEVICE in row["gpu"]:
@@ -219,7 +220,7 @@ def of_clusters(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
         params, trees = config["params"], config["trees"]
         n_outputs = params.get("num_class", 1)
         is_odd = params.get("grow_policy") == "lossguide" or config["workload"] in SPARSE_WORKLOADS
-        if is_odd or (trees - max(1, trees // 5)) * n_outputs < FEWEST_TREES:
+        if is_odd or config.get("streams") or (trees - max(1, trees // 5)) * n_outputs < FEWEST_TREES:
             continue
         shape = Shape(config["n_rows"], config["n_features"], params["max_depth"], n_outputs)
         n_gpus = 1 if contender.endswith("alone") else int(contender.split()[-1])

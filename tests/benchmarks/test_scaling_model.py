@@ -93,6 +93,7 @@ def test_the_newest_rows_that_can_be_told() -> None:
         row_of("steps", "daskboost on 1", 1.0, config={"params": {"max_depth": 0, "grow_policy": "lossguide"}}),
         row_of("noise", "daskboost on 1", -1.0),
         row_of("sparse", "daskboost on 1", 1.0, config={"workload": "words"}),
+        row_of("streamed", "daskboost on 1", 1.0, config={"streams": True}),
         row_of("small", "daskboost on 2", 3.0, config={"n_rows": 1000}),
         row_of("small", "daskboost on 2", 4.0, config={"n_rows": 1000}, date="2027-01"),
     ]  # fmt: skip
