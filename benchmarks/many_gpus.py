@@ -226,7 +226,7 @@ def bins_of(client: Any, config: Config, x: Any, y: Any) -> Any:
 
 
 class Streamed(Ours):
-    """daskboost, with nothing on the GPUs but what a fit takes beside bins."""
+    """daskboost, with nothing on the GPUs but what a fit takes beside bins; they must be joined."""
 
     limit: Mapping[str, int] | None = None
     """What a GPU's memory is limited to."""
@@ -239,11 +239,13 @@ class Streamed(Ours):
 
     @property
     def params(self) -> dict[str, Any]:
+        if self.config.device == "cpu":
+            return super().params
         if self.limit is None:
-            self.limit = {} if self.config.device == "cpu" else {"device_memory_limit": self._least_limit()}
-        return {**super().params, **self.limit}
+            self.limit = {"device_memory_limit": self._largest_limit()}
+        return {"reduction": "nccl", **super().params, **self.limit}
 
-    def _least_limit(self) -> int:
+    def _largest_limit(self) -> int:
         """Return the largest limit of a GPU's memory with which no chunk stays there."""
         from benchmarks.out_of_core_data import largest_limit
         from daskboost import plan

@@ -129,7 +129,7 @@ class WholeRounds:
         runtime = None if kernels is None else kernels.runtime
         if runtime is not None:
             has_rows = engine.sets.train.shard.n_rows > 0
-            reason = runtime.why_apart() or _why_not_at_gpus(spec, has_rows=has_rows, needs_host=not self.grows_alone)
+            reason = runtime.why_apart() or _why_apart(spec, has_rows=has_rows, needs_host=not self.grows_alone)
         elif spec.params.reduction == "nccl" or spec.params.partition_by == "columns":
             reason = "engines are on CPUs"
         name, reason = "" if runtime is None else runtime.name, _why_not_in_step(spec, reason)
@@ -267,7 +267,7 @@ def _rounds_by_host(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator
     return rounds_of(replace(spec, params=replace(spec.params, reduction="nccl")), outbox, threads)
 
 
-def _why_not_at_gpus(spec: FitSpec, *, has_rows: bool, needs_host: bool) -> str:
+def _why_apart(spec: FitSpec, *, has_rows: bool, needs_host: bool) -> str:
     """Return why an engine's GPU is not joined with others: it has no rows, or parameters ask for something else."""
     if not has_rows:
         return "an engine has no rows"
