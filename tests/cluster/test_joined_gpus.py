@@ -120,9 +120,9 @@ def sizes_of(shares: list[float], n_rows: int) -> list[int]:
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("differ", ["trees together", "metrics"])
+@pytest.mark.parametrize("differ", ["trees together", "metrics", "trees without the host"])
 def test_engines_do_the_same_whatever_each_one_has_room_for(differ: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One engine's plan has fewer trees that grow together, or metrics that the host waits for."""
+    """One engine's plan has fewer trees that grow together, metrics that the host waits for, or trees that need it."""
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
     if differ == "trees together":
         monkeypatch.setattr(plans, "trees_together", lambda n_outputs, n_rows, *_: 2 if n_rows < 100 else n_outputs)
@@ -133,6 +133,7 @@ def test_engines_do_the_same_whatever_each_one_has_room_for(differ: str, monkeyp
         if isinstance(device, GpuDevice):
             made.append(device)
             device.watches &= differ != "metrics" or name == "cuda:1"
+            device.without_host &= differ != "trees without the host" or name == "cuda:1"
         return device
 
     monkeypatch.setattr(in_process, "make_device", of_little_room)
@@ -144,6 +145,23 @@ def test_engines_do_the_same_whatever_each_one_has_room_for(differ: str, monkeyp
         dataset.shards.gpus = range(2)
         assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, True) == expected
     assert len(made) == 4
+
+
+def mean_error(labels: Any, predictions: Any) -> float:
+    """A user's own metric, of all predictions."""
+    return float(np.abs(predictions - labels).mean())
+
+
+@pytest.mark.parametrize("mode", ["exact", "certified"])
+def test_metrics_of_users_where_trees_need_the_host(mode: str, joins: Joins, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_on_gpu(monkeypatch, 0)
+    data = make_data(np.random.default_rng(8), n_rows=4_500, n_features=5, n_values=60)
+    params = {"max_depth": 3, "n_jobs": 1, "eval_metric": (mean_error, "rmse"), "out_of_core": mode}
+    with quantized(data) as plain, quantized(data, engines=2, partitions=2) as dataset:
+        expected = outcome({**params, "device": "cpu"}, plain, data, True)
+        dataset.shards.gpus = range(2)
+        assert outcome({**params, "device": "cuda", "reduction": "nccl"}, dataset, data, True) == expected
+    assert joins
 
 
 @pytest.mark.emulated
@@ -187,6 +205,7 @@ STREAMED: dict[str, dict[str, Any]] = {
 OF_HOST: dict[str, dict[str, Any]] = {
     "logistic": {"objective": "binary:logistic"}, "five classes": {"objective": "multi:softprob", "num_class": 5},
     "vectors": LOSSES["vectors"], "absolute error": LOSSES["absolute error"], "by weight": {"score_function": "l2"},
+    "sketched vectors": {**LOSSES["vectors"], "sketch_outputs": 2}, "columns of nodes": {"colsample_bynode": 0.7},
 }  # fmt: skip
 
 
