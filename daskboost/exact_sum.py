@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Float64, UInt8
+from daskboost.dtypes import Array, Float64, UInt8
 from daskboost.errors import DataError
 
 _UNIT_BITS = 1074  # the smallest positive float64 is 2**-1074
 _POSITIVE_INFINITY, _NEGATIVE_INFINITY, _NAN = 1, 2, 4
 _BLOCK = 1 << 30  # values per kernel call: its int64 limbs hold 2**36 values
-_WHOLE_BLOCK = 1 << 14  # values that are looked at together: they stay in a core's cache
+_WHOLE_BLOCK = 1 << 18  # values that are looked at together, by threads that would wait for one another between fewer
+_ADDED = 1 << 14  # of which so many are added up as float64
 _LARGEST_WHOLE = 2.0**38  # so that sums of that many are below 2**53
 
 
@@ -53,11 +54,11 @@ class ExactSum:
         values : array of floats or integers, any shape
             Converted to float64 first, so integers beyond 2**53 are rounded.
         """
-        flat = np.ascontiguousarray(values, dtype=np.float64).ravel()
-        whole = _whole_sum(flat)
+        given = np.asarray(values).ravel()
+        whole = _whole_sum(given)
         if whole is not None:
             return cls(whole << _UNIT_BITS)
-        total = cls()
+        total, flat = cls(), np.ascontiguousarray(given, dtype=np.float64)
         for start in range(0, len(flat), _BLOCK):
             total += cls._of_block(flat[start : start + _BLOCK])
         return total
@@ -141,15 +142,15 @@ def stacked(sums: Sequence[ExactSum]) -> UInt8:
     return found
 
 
-def _whole_sum(values: Float64) -> int | None:
+def _whole_sum(values: Array) -> int | None:
     """Return the sum of whole numbers, such as classes and counts, which float64 adds without rounding in any order;
     None where there are others. No kernel is compiled for them, which most fits on a GPU have no other need of."""
     total = 0
     for start in range(0, len(values), _WHOLE_BLOCK):
-        block = values[start : start + _WHOLE_BLOCK]
+        block = np.asarray(values[start : start + _WHOLE_BLOCK], np.float64)
         if not (np.abs(block) <= _LARGEST_WHOLE).all() or (block != np.rint(block)).any():
             return None
-        total += int(block.sum())
+        total += sum(map(int, np.add.reduceat(block, np.arange(0, len(block), _ADDED))))
     return total
 
 

@@ -48,8 +48,8 @@ class RowGroup:
 
     def label_sums(self, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
         """Return exact sums of the weighted labels and of the weights of some rows."""
-        label, weight = self.label[begin:end].astype(np.float64), self.rows.weight
-        weighted = label if weight is None else label * weight[begin:end].astype(np.float64)
+        label, weight = self.label[begin:end], self.rows.weight
+        weighted = label if weight is None else label.astype(np.float64) * weight[begin:end].astype(np.float64)
         return ExactSum.of(weighted), self.weight_sum(begin, end)
 
     def weight_sum(self, begin: int, end: int) -> ExactSum:
