@@ -136,7 +136,7 @@ def test_splitting_takes_no_memory(runtime: Runtime, rng: np.random.Generator) -
     view = DenseView(DeviceLayout(runtime, layout), [symbols.astype(np.uint8)], 20, copy_columns=False)
     rows, xp = make_rows(view, 20, layout, EagerThreads(1)), runtime.xp
     none = xp.full((6, 2000), -1, np.int32)
-    with pytest.raises(ValueError, match="no memory was reserved for 2000 splits at a time"):
+    with pytest.raises(ValueError, match=r"no memory was reserved for .* tiles"):
         rows.split_rows(view, rows.chunks[0], none)
     rows.reserve(1, 2000)
     rows.split_rows(view, rows.chunks[0], none)

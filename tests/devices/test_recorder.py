@@ -54,9 +54,11 @@ def test_the_second_time_is_recorded_and_other_memory_makes_recordings_stale() -
 def test_scratch_memory_says_when_it_grew() -> None:
     scratch = SplitScratch(EmulatedRuntime())
     scratch.reserve(10_000, 5)
-    n_grown, counts = scratch.n_grown, scratch.counts
+    n_grown, sides = scratch.n_grown, scratch.arrays["sides"]
     scratch.reserve(10_000, 5)
     scratch.reserve(500, 2)
-    assert scratch.n_grown == n_grown and scratch.counts is counts
+    assert scratch.n_grown == n_grown and scratch.arrays["sides"] is sides
     scratch.reserve(10_000, 500)
-    assert scratch.n_grown > n_grown and scratch.counts is not counts
+    assert scratch.n_grown > n_grown and scratch.arrays["sides"] is not sides
+    with pytest.raises(ValueError, match="no memory was reserved for 10000 tiles"):
+        scratch.sides(10_000, 256)

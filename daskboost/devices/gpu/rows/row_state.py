@@ -42,6 +42,8 @@ from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
 SPLIT_THREADS = 128
 """Threads of a block, as in `kernels/partition.cu`."""
+FLAGS = 32
+"""Flags of a word, a row's each."""
 USUAL_SPLITS = 256
 """Splits in one pass that memory is taken for at first."""
 BUILD_ROWS = 256
@@ -118,13 +120,12 @@ class SplitScratch:
     n_grown: int = 0
     """How often they became other memory."""
 
-    @property
-    def flags(self) -> DeviceArray:
-        return self.arrays["flags"]
-
-    @property
-    def counts(self) -> DeviceArray:
-        return self.arrays["counts"]
+    def sides(self, n_tiles: int, of_tile: int) -> DeviceArray:
+        """Return the words of so many tiles, of so many rows each: flags of all tiles, and their counts behind."""
+        n_words, sides = n_tiles * (of_tile // FLAGS + 1), self.arrays["sides"]
+        if n_words > len(sides):
+            raise ValueError(f"no memory was reserved for {n_tiles} tiles of {of_tile} rows")
+        return sides[:n_words]
 
     def reserve(self, n_rows: int, n_splits: int) -> None:
         """Have room for splitting a chunk."""
@@ -136,10 +137,10 @@ class SplitScratch:
 
 def scratch_shapes(multiprocessors: int, n_rows: int, n_splits: int) -> Shapes:
     """Return the shapes of `SplitScratch` for so many splits at a time of a chunk on a GPU with so many
-    multiprocessors: a bit for each row of a tile, and a count for each tile."""
+    multiprocessors: a bit for each row of a tile, and a count for each tile, which GPUs tell each other together."""
     of_tile = rows_of_tile(multiprocessors, n_rows)
     most = n_rows // of_tile + n_splits
-    return {"counts": ((most,), np.int32), "flags": ((most * (of_tile // 32),), np.uint32)}
+    return {"sides": ((most * (of_tile // FLAGS + 1),), np.uint32)}
 
 
 class GpuRows:
@@ -412,15 +413,13 @@ class GpuRows:
             return
         tile_rows = rows_per_tile(self._runtime, chunk.half)
         tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.half)
-        flags, counts = self.scratch.flags, self.scratch.counts
-        if tiles.most > len(counts) or tiles.most * (tile_rows // 32) > len(flags):
-            raise ValueError(f"no memory was reserved for {n} splits at a time")
+        of_rows = self.scratch.sides(tiles.most, tile_rows)
+        flags, counts = of_rows[: -tiles.most], of_rows[-tiles.most :].view(np.int32)
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, chunk.order, flags, counts)
-        sides.add_up(flags[: tiles.most * (tile_rows // 32)])
-        sides.add_up(counts[: tiles.most])
+        sides.add_up(of_rows)
         move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
     def count_residuals(self, index: int, query: ResidualQuery, label: DeviceArray, margin: DeviceArray,
