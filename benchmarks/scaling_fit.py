@@ -10,7 +10,8 @@ A tree of d levels on n GPUs, each with 1/n of the rows, takes
 
 `bins` are the bytes of a row's bins as they lie, in groups of 32 features. Of a level below the root half of the rows
 are added up, since the other half follows by subtraction; all are moved to their nodes. The trees of a round grow
-together where a loss has several outputs, so that a meeting serves them all. Where it is faster, as for wide data, GPUs
+together where a loss has several outputs, so that a meeting serves them all, and each GPU has the sums of its share of
+them alone: half the bytes travel, and 1/n of the histograms are searched. Where it is faster, as for wide data, GPUs
 share the features instead: each moves all rows, and what travels is one bit of a row and level.
 """
 
@@ -143,10 +144,11 @@ def searches_s(shape: Shape, found: Parameters) -> float:
 
 def by_rows(shape: Shape, n_gpus: int, found: Parameters) -> Seconds:
     """What a tree takes on GPUs of one host that share the rows."""
-    sums = ring_bytes(shape.histogram_bytes, n_gpus) / LINK_BYTES_S
+    shares_trees = 1 < n_gpus <= shape.n_outputs
+    sums = ring_bytes(shape.histogram_bytes, n_gpus) / LINK_BYTES_S / (1 + shares_trees)
+    searches = searches_s(shape, found) / (n_gpus if shares_trees else 1)
     return Seconds(
-        rows_s(shape, found, shape.n_rows / n_gpus), searches_s(shape, found), found.tree_s,
-        meetings_s(shape, n_gpus, found), sums,
+        rows_s(shape, found, shape.n_rows / n_gpus), searches, found.tree_s, meetings_s(shape, n_gpus, found), sums
     )  # fmt: skip
 
 
