@@ -378,7 +378,8 @@ def test_a_worker_whose_process_is_stopped_is_lost_long_before_the_limit(
     channel = cluster.sessions[1].channel
     channel.send_alive = lambda: None  # type: ignore[method-assign]
     if in_message:
-        channel._socket.sendall(PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 100))
+        with channel._write_lock:  # the session's own signs of life come from another thread
+            channel._socket.sendall(PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 100))
     started = time.monotonic()
     with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*its process is stopped, by a signal or a debugger"):
         cluster.engines.ask(Sleep(60))
