@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,23 +33,13 @@ class Room:
         self.name = ""
         """Empty where there is no room, for want of memory or of a place for it."""
         self._array: UInt8 | None = None
-        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{key or secrets.token_hex(16)}"
-        _remove_left()
-        if n_bytes > MOST_BYTES or not hasattr(os, "posix_fallocate"):
-            return
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:
-            return
-        try:
+
+        def fill(descriptor: int) -> None:
             os.posix_fallocate(descriptor, 0, n_bytes)
             self._array = _mapped(descriptor, n_bytes)
-            self.name = path.name
-        except (OSError, ValueError, OverflowError):
-            with contextlib.suppress(OSError):
-                path.unlink()
-        finally:
-            os.close(descriptor)
+
+        if hasattr(os, "posix_fallocate"):
+            self.name = _made(n_bytes, fill, key)
 
     @property
     def words(self) -> Int64 | None:
@@ -78,29 +68,42 @@ class Written:
 
     def __init__(self, frames: Sequence[bytes | bytearray | memoryview], starts: Sequence[int]) -> None:
         """Write frames, each from its start on; the last of `starts` is the end."""
-        self.name = ""
-        """Empty where there is no such file, for want of memory or of a place for it."""
-        _remove_left()
-        path = DIRECTORY / f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
-        if starts[-1] > MOST_BYTES:
-            return
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:
-            return
-        try:  # written rather than mapped: that takes half the time, since pages need be neither cleared nor mapped
+
+        def fill(descriptor: int) -> None:
+            # Written rather than mapped: that takes half the time, since pages need be neither cleared nor mapped.
             os.truncate(descriptor, starts[-1])
             for frame, start in zip(frames, starts, strict=False):
                 _write(descriptor, memoryview(frame), start)
-            self.name = path.name
-        except OSError:
-            forget(path.name)
-        finally:
-            os.close(descriptor)
+
+        self.name = _made(starts[-1], fill)
+        """Empty where there is no such file, for want of memory or of a place for it."""
 
     def close(self) -> None:
         """Let no process open it from now on."""
         forget(self.name)
+
+
+def _made(n_bytes: int, fill: Callable[[int], None], key: str = "") -> str:
+    """Make a file for other processes to open, which `fill` gives so many bytes by its descriptor; return its name.
+
+    It is empty, and there is no file, where so many bytes are not shared, or for want of memory or of a place.
+    """
+    _remove_left()
+    name = f"{PREFIX}{os.getpid()}-{key or secrets.token_hex(16)}"
+    if n_bytes > MOST_BYTES:
+        return ""
+    try:
+        descriptor = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        return ""
+    try:
+        fill(descriptor)
+    except (OSError, ValueError, OverflowError):
+        forget(name)
+        return ""
+    finally:
+        os.close(descriptor)
+    return name
 
 
 def _write(descriptor: int, frame: memoryview, start: int) -> None:
