@@ -152,7 +152,7 @@ async def submit_and_end(
     late = sorted({worker for _, worker in by_tasks.values()})
     ended = {worker: given for worker, (_, given) in zip(at, answers, strict=True)}
     if late:
-        ended |= await call_on_workers(client, _ended, (end,), late, step)
+        ended |= await call_on_workers(client, end, (), late, step)
     return results, {worker: ended[worker] for worker in {worker for _, worker in results}}
 
 
@@ -166,10 +166,6 @@ async def together(*works: Awaitable[Any]) -> list[Any]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-def _ended(place: WorkerPlace, end: Callable[[WorkerPlace], Any]) -> Any:
-    return end(place)
 
 
 @dataclass(frozen=True)
