@@ -184,12 +184,12 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
     return {"device_memory_limit": limit}
 
 
-def largest_limit(whole: int, is_kept: Callable[[int], bool]) -> int:
-    """Return the largest limit below `whole`, the bytes of a fit that keeps all, for which something is kept to."""
+def largest_limit(whole: int, is_small_enough: Callable[[int], bool]) -> int:
+    """Return the largest limit below `whole`, the bytes of a fit that keeps all, that is small enough."""
     low, high = 1, whole
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if is_kept(middle) else (low, middle)
+        low, high = (middle, high) if is_small_enough(middle) else (low, middle)
     return low
 
 

@@ -120,7 +120,7 @@ class WholeRounds:
         """
         total_weight, device = weight_of_small_data(outbox, spec), engine.device
         watches, n_trees = all(self._peers.share(device.watches)), min(self._peers.share(over.n_trees))
-        n_trees -= n_trees % self._peers.n_peers if n_trees > self._peers.n_peers else 0  # to be shared equally
+        n_trees = n_trees // self._peers.n_peers * self._peers.n_peers or n_trees  # to be shared equally, if enough
         with device.errors():
             watch = Watch(device, engine.sets.evaluators if watches else ())
             grower = DeviceGrower(engine, spec, total_weight, watch, replace(over, n_trees=n_trees))

@@ -124,7 +124,7 @@ def test_models_and_metrics_are_those_of_one_cpu(
 def test_trees_of_a_round_are_searched_by_one_gpu_each(
     growth: str, n_gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their histograms are added up there alone; those of trees that are left over are added up on all GPUs."""
+    """Each GPU adds up the histograms of its share of the trees; those of trees that are left over, all GPUs do."""
     share_any_data(monkeypatch)
     emulated(monkeypatch, n_gpus)
     added: dict[str, set[int]] = {"add_up": set(), "add_up_shares": set()}

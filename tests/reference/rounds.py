@@ -27,7 +27,7 @@ class Rounds:
         return np.array([tree_keys(self.seed, iteration, output) for output in range(n_outputs)], np.uint64)
 
     def keep(self, values: Any, begin: int) -> None:
-        """Of the round that ends, from one byte of its place on."""
+        """Keep what the round that ends has left, from one byte of its place on."""
         self.last = self.current
         self.keep_of_last(values, begin)
 
