@@ -100,13 +100,12 @@ class DaskboostScheduler(SchedulerPlugin):
         """Dask handler: run a fit for the client on the other end, whose hanging up cancels it."""
         try:
             spec = decode_as(FitRequest, request)
-            extras = self.admissions.extras(spec.token)
-            if rest or extras is None:
+            extras = None if rest else self.admissions.take(spec.token)
+            if extras is None:
                 raise WireError("no client has announced such a fit to this scheduler")
         except WireError as error:
             await refuse_comm(comm, str(error), event_message(("failure", encode(Failure.of(error)))))
             return Status.dont_reply
-        self.admissions.withdraw(spec.token)  # a fit starts once
         assert self._scheduler is not None
         address, connection_args = self._scheduler.address, self._scheduler.connection_args
         run = CoordinatorRun(spec, "scheduler", address, connection_args, extras)

@@ -64,11 +64,11 @@ class Admissions:
         with self._lock:
             self._extras.pop(token, None)
 
-    def extras(self, token: str) -> Mapping[str, Any] | None:
-        """The Python objects of an announced fit; None where nobody announced such a token."""
+    def take(self, token: str) -> Mapping[str, Any] | None:
+        """Return an announced fit's Python objects, and forget it: it starts once. None where nobody announced it."""
         with self._lock:
             found = find_token(token, self._extras)
-            return None if found is None else self._extras[found]
+            return None if found is None else self._extras.pop(found)
 
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,12 @@ class WorkerHost:
             _refuse(channel, error)
 
     def _run_session(self, channel: Channel, request: OpenSession) -> None:
-        extras = self.admissions.extras(request.token)
+        with self._lock:
+            taken = find_token(request.token, self._sessions) is not None
+        if taken:
+            _refuse(channel, WireError("the fit has an engine on this worker already: list every worker once"))
+            return
+        extras = self.admissions.take(request.token)
         if extras is None:
             _refuse(channel, WireError("no client has announced such a fit to this worker"))
             return
@@ -210,20 +215,14 @@ class WorkerHost:
         peers = ChannelPeers(request.rank, n_engines, connector, board)
         session = EngineSession(channel, lambda: self._open_engine(request, peers, extras), peers)
         with self._lock:
-            taken = request.token in self._sessions
-            if not taken:
-                self._sessions[request.token] = session
-                self._connectors[request.token] = connector
-        if taken:
-            _refuse(channel, WireError("the fit has an engine on this worker already: list every worker once"))
-            return
+            self._sessions[request.token] = session
+            self._connectors[request.token] = connector
         logger.info("fit %s: engine %d of %d opens", request.fit_id, request.rank, len(request.workers))
         try:
             session.run()
         finally:
             with self._lock:
                 del self._sessions[request.token], self._connectors[request.token]
-            self.admissions.withdraw(request.token)
             logger.info("fit %s: engine %d ended", request.fit_id, request.rank)
 
     def _open_engine(self, request: OpenSession, peers: ChannelPeers, extras: Mapping[str, Any]) -> Engine:

@@ -162,10 +162,12 @@ def test_tokens_are_found_by_what_they_are() -> None:
     assert find_token("b", ["a", "b", "bb"]) == "b" and find_token("", ["a"]) is None and find_token("ä", ["ä"]) == "ä"
     known = Admissions()
     known.announce("a", {"x": 1})
-    assert known.extras("a") == {"x": 1} and known.extras("") is None and known.extras("aa") is None
+    assert known.take("") is None and known.take("aa") is None
+    assert known.take("a") == {"x": 1} and known.take("a") is None
+    known.announce("a", {})
     known.withdraw("a")
     known.withdraw("a")
-    assert known.extras("a") is None
+    assert known.take("a") is None
 
 
 def test_a_slow_stranger_is_not_waited_for(host: WorkerHost, monkeypatch: pytest.MonkeyPatch) -> None:
