@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     FOLDS = 7
     CERTIFIED_SAMPLE = 8
     GRADIENT_SAMPLE = 9
+    STATISTIC_FOLDS = 10
 
 
 def mix(values: UInt64) -> UInt64:

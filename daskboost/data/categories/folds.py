@@ -1,0 +1,191 @@
+"""Target statistics by folds: a training row has those of the rows of its category that are in other folds.
+
+    codes, targets of all partitions -> FoldCounts, summed -> values of training rows
+                                                   |-> StatisticTable of other rows
+
+Its own label has no part in them, as it has none in ordered statistics (Prokhorenkova et al., CatBoost, 2018), of which
+they differ in that nearly all rows of a category count for each of its rows, not half of them on average. They need no
+order of rows: sums of integers per category and fold, which partitions add up in any order. A row's fold is a hash of
+its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from daskboost.data.categories.statistics import StatisticTable, Target, for_kernels
+from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.hashing import Purpose, draws, key
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.statistics import Statistics
+
+FIRST_ROW, FOLD_COUNTS = "first_row", "fold_counts"
+"""Names, among what is given with a partition that is trained on, of the id of its first row, and of `FoldCounts` of
+all rows."""
+N_FOLDS = 10
+"""Folds of the rows: with more, tables grow; with fewer, statistics are of fewer rows."""
+
+
+def folds_of(seed: int, first_row: int, n_rows: int) -> UInt8:
+    """Return the fold of each row of a partition, whose rows have ids from `first_row` on; uint8, shape (rows,)."""
+    bits = draws(key(seed, Purpose.STATISTIC_FOLDS), np.arange(first_row, first_row + n_rows, dtype=np.uint64))
+    return ((bits >> np.uint64(32)) * np.uint64(N_FOLDS) >> np.uint64(32)).astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTable:
+    """What the codes of a column have counted in each fold; `a + b` is what they count together.
+
+    Few rows of a column of many levels leave most counts zero. Then a table is of the others alone, so that a partition
+    takes memory by its rows, not by the levels of the whole data.
+
+    Parameters
+    ----------
+    n_codes : int
+    cells : int64 array, shape (counts,), or None for all
+        Which counts there are, increasing; `code * N_FOLDS + fold`, with `n_codes` for missing values.
+    counts : int64 array, shape (counts, 1 + m)
+        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * N_FOLDS, 1 + m).
+    """
+
+    n_codes: int
+    cells: Int64 | None
+    counts: Int64
+
+    @classmethod
+    def of(cls, codes: Int32, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8) -> FoldTable:
+        """Count the rows of one partition; parameters as of :func:`~daskboost.devices.cpu.statistics.count_folds`."""
+        from daskboost.devices.cpu.statistics import count_folds
+
+        if _is_full(len(codes), n_codes):
+            table = np.zeros((n_codes + 1, N_FOLDS, 1 + steps.shape[1]), np.int64)
+            count_folds(codes, folds, levels, steps, table)
+            return cls(n_codes, None, table.reshape(-1, table.shape[2]))
+        own = np.flatnonzero(codes >= -1)
+        places = np.where(codes[own] < 0, n_codes, codes[own]).astype(np.int64) * N_FOLDS + folds[own]
+        cells, found = np.unique(places, return_inverse=True)
+        table = np.zeros((len(cells) + 1, 1, 1 + steps.shape[1]), np.int64)
+        count_folds(found.astype(np.int32), np.zeros(len(own), np.uint8), levels[own], steps, table)
+        return cls(n_codes, cells, table[:-1, 0])
+
+    def __add__(self, other: FoldTable) -> FoldTable:
+        if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), self.n_codes):
+            counts = self._filled()
+            counts[slice(None) if other.cells is None else other.cells] += other.counts
+            return FoldTable(self.n_codes, None, counts)
+        cells, found = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
+        counts = np.zeros((len(cells), self.counts.shape[1]), np.int64)
+        counts[found[: len(self.cells)]] = self.counts
+        counts[found[len(self.cells) :]] += other.counts
+        return FoldTable(self.n_codes, cells, counts)
+
+    def _filled(self) -> Int64:
+        """Return a copy of the counts with those that are zero; int64, shape ((n_codes + 1) * N_FOLDS, 1 + m)."""
+        counts = np.zeros(((self.n_codes + 1) * N_FOLDS, self.counts.shape[1]), np.int64)
+        counts[slice(None) if self.cells is None else self.cells] = self.counts
+        return counts
+
+    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Int64]]:
+        """Leave out what follows from the counts, which would be sent along with them."""
+        return _received, (self.n_codes, self.cells, self.counts)
+
+    @cached_property
+    def by_fold(self) -> Int64:
+        """The counts of each fold; int64, shape (n_codes + 1, N_FOLDS, 1 + m)."""
+        counts = self.counts if self.cells is None else self._filled()
+        return counts.reshape(self.n_codes + 1, N_FOLDS, -1)
+
+    @cached_property
+    def total(self) -> StatisticTable:
+        """The counts of all folds together."""
+        return StatisticTable(self.by_fold.sum(axis=1))
+
+
+def _received(n_codes: int, cells: Int64 | None, counts: Int64) -> FoldTable:
+    return FoldTable(n_codes, cells, for_kernels(counts))
+
+
+def _is_full(n_counts: int, n_codes: int) -> bool:
+    """Whether a table of at most so many counts takes about as much memory as one of all."""
+    return 4 * n_counts >= (n_codes + 1) * N_FOLDS
+
+
+@dataclass(frozen=True, eq=False)
+class CountSummary:
+    """What categories have counted in all folds together, and all rows: see `FoldCounts`."""
+
+    tables: tuple[StatisticTable, ...]
+    rows: Int64
+
+    @property
+    def priors(self) -> tuple[float, ...]:
+        """Return the statistics of all rows together: what a category of which nothing is known has."""
+        return tuple((self.rows[1:] / max(int(self.rows[0]), 1)).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class FoldCounts:
+    """What categories have counted in each fold; `a + b` is what the rows of both count, in any order the same.
+
+    Parameters
+    ----------
+    tables : tuple of FoldTable
+        Of each categorical column.
+    rows : int64 array, shape (1 + m,)
+        All rows and the sums of their statistics, those of categories without a code among them.
+    """
+
+    tables: tuple[FoldTable, ...]
+    rows: Int64
+    seed: int
+    """By which rows are in folds, see `folds_of`."""
+
+    @classmethod
+    def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], seed: int, first_row: int, levels: UInt8,
+           target: Target) -> FoldCounts:  # fmt: skip
+        """Count the rows of one partition.
+
+        Parameters
+        ----------
+        codes : sequence of int32 arrays, shape (rows,)
+            Of each column, as `Levels.codes` gives them.
+        n_codes : sequence of int
+            How many codes each column has.
+        seed, first_row : int
+            See `folds_of`.
+        levels : uint8 array, shape (rows,)
+            Of the target, see `Target.levels`.
+        """
+        steps, folds = target.steps, folds_of(seed, first_row, len(levels))
+        tables = [FoldTable.of(own, n, folds, levels, steps) for own, n in zip(codes, n_codes, strict=True)]
+        counts = np.bincount(levels, minlength=len(steps))[: len(steps)]
+        return cls(tuple(tables), np.append(counts.sum(), counts @ steps.astype(np.int64)), seed)
+
+    def __add__(self, other: FoldCounts) -> FoldCounts:
+        tables = tuple(a + b for a, b in zip(self.tables, other.tables, strict=True))
+        return FoldCounts(tables, self.rows + other.rows, self.seed)
+
+    @property
+    def totals(self) -> tuple[StatisticTable, ...]:
+        """The table of each column, of all folds."""
+        return tuple(table.total for table in self.tables)
+
+    @property
+    def summary(self) -> CountSummary:
+        """Return what models need."""
+        return CountSummary(self.totals, self.rows)
+
+    def values(self, column: int, codes: Int32, folds: UInt8, statistics: Statistics) -> Float32:
+        """Return the statistics of training rows in one column; float32, shape (rows, m)."""
+        from daskboost.devices.cpu.statistics import fold_values
+
+        table = self.tables[column]
+        values = np.empty((len(codes), table.counts.shape[1] - 1), np.float32)
+        fold_values(codes, folds, table.by_fold, table.total.counts, statistics, values)
+        return values

@@ -1,0 +1,195 @@
+"""Target statistics: a categorical column becomes numbers that tell of its categories' targets.
+
+    labels -> Target: levels 0, 1, ... of each row
+    levels of rows and codes of a column -> StatisticTable -> values of other rows
+
+Counts and sums are of integers, so that values are the same bytes for any partitioning, any number of threads and any
+number of workers. Values of the rows that are counted would tell their own labels: see `folds.py`.
+
+A column takes 4 bytes a row for its codes and 4 for each of m statistics, and a table 8 x (1 + m) for each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daskboost.data.cuts.cell_counts import CellCounts
+from daskboost.data.cuts.cut_points import make_cuts
+from daskboost.data.cuts.key_counts import KeyTable, values_of
+from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.errors import DataError
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.statistics import Statistics
+
+MOST_TARGET_LEVELS = 255
+"""The most levels of a target: they are uint8, and one value is left for rows that are not counted."""
+MOST_STATISTICS = 16
+"""The most numbers that a category becomes: labels that each have a statistic, or classes, the most frequent ones."""
+LABEL_CELLS = 1 << 16
+"""Cells in which labels are counted: 1 MB, and each distinct label has its own where there are no more."""
+
+
+def count_labels(labels: Float32, weight: Float32 | None = None) -> KeyTable:
+    """Count the labels of some rows; `+` of the results counts those of all, in any order to the same bytes.
+
+    Parameters
+    ----------
+    labels : float32 array, shape (rows,)
+        Without NaN.
+    weight : float32 array, shape (rows,), or None for ones
+        Rows of weight 0 leave no trace; others count as one, whatever they weigh.
+    """
+    return KeyTable.of(labels if weight is None else labels[weight > 0], capacity=LABEL_CELLS)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """How labels become levels, and of which levels the shares are a category's statistics.
+
+    Parameters
+    ----------
+    thresholds : float32 array, shape (levels - 1,)
+        Strictly increasing. The level of a label is the number of thresholds that are no greater.
+    shares : tuple of int
+        A statistic for each: the part of a category's rows whose labels are of that level.
+    """
+
+    thresholds: Float32
+    shares: tuple[int, ...] = (1,)
+
+    @classmethod
+    def of(cls, labels: KeyTable, are_classes: bool = False) -> Target:
+        """Choose levels: two of two different labels; one of each label, up to `MOST_STATISTICS` labels; and else those
+        below and above the median, or of classes.
+
+        Parameters
+        ----------
+        labels : KeyTable
+            What `count_labels` gives of all rows.
+        are_classes : bool, default False
+            Whether labels are codes of classes, whose order means nothing: of many, statistics are of the most
+            frequent ones.
+        """
+        cells = CellCounts(labels.offsets, labels.lower, labels.upper, labels.counts[:, 0], np.zeros(1, np.bool_))
+        n_labels = len(cells.lower)
+        n_levels = n_labels if n_labels <= MOST_STATISTICS else MOST_TARGET_LEVELS if are_classes else 2
+        found = cls(make_cuts(cells, max(n_levels, 2)).values)
+        if found.n_levels <= 2:
+            return found if found.n_levels == 2 else replace(found, shares=())
+        counts = np.bincount(found.levels(values_of(cells.lower)), cells.counts, found.n_levels)
+        frequent = np.argsort(-counts, kind="stable")[:MOST_STATISTICS]
+        return replace(found, shares=tuple(np.sort(frequent).tolist()))
+
+    @property
+    def n_levels(self) -> int:
+        return len(self.thresholds) + 1
+
+    @property
+    def n_statistics(self) -> int:
+        """How many numbers a category becomes: none, where all labels are the same."""
+        return len(self.shares)
+
+    def levels(self, labels: Float32, weight: Float32 | None = None) -> UInt8:
+        """Return the level of each label; rows of weight 0 are marked as not to be counted; uint8, shape (rows,)."""
+        levels = np.searchsorted(self.thresholds, labels, side="right").astype(np.uint8)
+        if weight is not None:
+            from daskboost.devices.cpu.statistics import NOT_COUNTED
+
+            levels[weight == 0] = NOT_COUNTED
+        return levels
+
+    def statistics(self, priors: Sequence[float]) -> Statistics:
+        """Return what kernels take: what levels add to each sum, and how values come of it; priors, one for each
+        statistic, are what a category of no rows has."""
+        from daskboost.devices.cpu.statistics import Statistics
+
+        if len(priors) != self.n_statistics:
+            raise DataError(f"priors: {len(priors)} were given for {self.n_statistics} statistics")
+        return Statistics(self.steps, np.array(priors, np.float64))
+
+    @property
+    def steps(self) -> UInt8:
+        """Return what a row of each level adds to the sums; uint8, shape (levels, statistics)."""
+        steps: UInt8 = (np.arange(self.n_levels)[:, None] == np.array(self.shares, np.int64)).astype(np.uint8)
+        return steps
+
+    @property
+    def labels(self) -> list[str]:
+        """Return what plots call the statistics."""
+        return ["target"] if self.shares == (1,) else [f"target {level}" for level in self.shares]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the target as JSON values; thresholds are float32 values exactly."""
+        return {"thresholds": self.thresholds.tolist(), "shares": list(self.shares)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Target:
+        """Return the target that `to_json` gave; ValueError for thresholds that do not increase and levels that there
+        are not."""
+        thresholds, shares = np.array(found["thresholds"], np.float32), tuple(map(int, found["shares"]))
+        if len(thresholds.shape) != 1 or not (np.diff(thresholds) > 0).all() or len(thresholds) >= MOST_TARGET_LEVELS:
+            raise ValueError("the thresholds of the target do not increase")
+        if any(not 0 <= level <= len(thresholds) for level in shares) or len(set(shares)) < len(shares):
+            raise ValueError("the target has statistics of levels that there are not")
+        return cls(thresholds, shares)
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticTable:
+    """What the codes of a column have counted; `a + b` is what they count together.
+
+    Parameters
+    ----------
+    counts : int64 array, shape (codes + 1, 1 + m)
+        Rows of each code and the sums of their m statistics; those of missing values come last.
+    """
+
+    counts: Int64
+
+    def __reduce__(self) -> tuple[Callable[[Int64], StatisticTable], tuple[Int64]]:
+        return _received, (self.counts,)
+
+    def __add__(self, other: StatisticTable) -> StatisticTable:
+        return StatisticTable(self.counts + other.counts)
+
+    @property
+    def n_codes(self) -> int:
+        return len(self.counts) - 1
+
+    def values(self, codes: Int32, statistics: Statistics) -> Float32:
+        """Return the statistics of rows that had no part in the table; float32, shape (rows, m).
+
+        `codes` : int32, shape (rows,); -1 for missing values, -2 for categories without a code, which get the priors.
+        """
+        from daskboost.devices.cpu.statistics import table_values
+
+        values = np.empty((len(codes), self.counts.shape[1] - 1), np.float32)
+        table_values(codes, self.counts, statistics, values)
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON values."""
+        return {"counts": self.counts.tolist()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> StatisticTable:
+        """Return the table that `to_json` gave; ValueError for what is no table of counts."""
+        counts = np.array(found["counts"], np.int64)
+        if len(counts.shape) != 2 or 0 in counts.shape or (counts < 0).any():
+            raise ValueError("counts of categories are no table")
+        return cls(counts)
+
+
+def for_kernels(counts: Int64) -> Int64:
+    """Return counts in an array that is aligned and not read-only, as received ones may not be: numba would compile
+    every kernel once more."""
+    return np.require(counts, requirements=["C", "W", "A"])
+
+
+def _received(counts: Int64) -> StatisticTable:
+    return StatisticTable(for_kernels(counts))
