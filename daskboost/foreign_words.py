@@ -35,8 +35,8 @@ _PRINTING = "metrics are printed by train and fit with verbose=True, or by the c
 _CHILD_WEIGHT = Meaning(hint="use min_child_weight, which limits the sum of hessians (rows, for squared error)")
 _OF_TRAIN = Meaning(hint="it is an argument of train")
 _OF_DATA = Meaning(hint="it is an argument of QuantizedDataset.from_dask")
-_CATEGORIES = Meaning(hint="categorical columns are not part of this version: encode them as numbers, with "
-                           "scikit-learn's OrdinalEncoder or TargetEncoder for instance, and leave it out")  # fmt: skip
+_CATEGORIES = Meaning(hint="categorical columns become target statistics, on which trees split, so leave it out")
+_OF_CATEGORIES = Meaning(hint="it is a parameter of the estimators and of QuantizedDataset.from_dask")
 _INTEGERS = Meaning(hint="gradients are always integers of 15 bits, rounded without bias, so leave it out")
 _RANKING = Meaning(hint="ranking is not part of this version, so rows have no groups")
 
@@ -83,8 +83,11 @@ WORDS: Mapping[str, Meaning] = {
     "sampling_method": Meaning(hint="'uniform' is the default; out_of_core='sampled' draws rows by their gradients, on "
                                     "data in memory as well"),
     "num_parallel_tree": Meaning(hint="random forests are not part of this version"),
-    **dict.fromkeys(("cat_features", "categorical_feature", "categorical_features", "enable_categorical",
-                     "feature_types", "max_cat_to_onehot", "max_cat_threshold", "one_hot_max_size"), _CATEGORIES),
+    **dict.fromkeys(("cat_features", "categorical_feature"), Meaning("categorical_features", _OF_CATEGORIES.hint)),
+    "categorical_features": _OF_CATEGORIES,
+    "enable_categorical": Meaning(hint="columns of texts and categories are always taken as such, so leave it out"),
+    "feature_types": Meaning(hint="name columns of numbers that hold categories in categorical_features"),
+    **dict.fromkeys(("max_cat_to_onehot", "max_cat_threshold", "one_hot_max_size"), _CATEGORIES),
     # Arguments
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), _OF_TRAIN),
     **dict.fromkeys(("missing", "encoding", "packing"), _OF_DATA),

@@ -52,13 +52,17 @@ from daskboost.devices.budget.partition import engines_that_pay
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
+    from dask.delayed import Delayed
     from distributed import Client
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
+ADDED_AT_ONCE = 8
+"""Sums of partitions that one task adds up."""
 LEAST_SHARE = 0.05
 """Share of a worker's memory limit that chunks may take in RAM however small the limit."""
 
@@ -134,6 +138,18 @@ class ClusterRunner:
 
         return compute(self.client, [delayed(function)(block) for block in blocks])
 
+    def total(self, source: Source, read: Callable[..., T]) -> T:
+        """See `Runner.total`."""
+        found: T = compute(self.client, [_sum_of(source.delayed(read))])[0]
+        return found
+
+    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[object, R]:
+        """See `Runner.kept_total`; the sum stays with a worker until nobody refers to what stands for it."""
+        from dask import delayed
+
+        kept = self.client.persist(_sum_of(source.delayed(read)))
+        return kept, compute(self.client, [delayed(summary)(kept)])[0]
+
     def quantize(
         self,
         source: Source,
@@ -204,6 +220,17 @@ class ClusterRunner:
             on_loop(self.client, drop(self.client, name))
             raise
         return ClusterShards(self.client, name, tuple(worker for _, worker in done))
+
+
+def _sum_of(parts: Sequence[Delayed]) -> Delayed:
+    """Return the sum of parts in their order, some added up in each task."""
+    from dask import delayed
+
+    while len(parts) > 1:
+        added = delayed(partial(reduce, add), pure=False)
+        firsts = range(0, len(parts), ADDED_AT_ONCE)
+        parts = [added(list(parts[first : first + ADDED_AT_ONCE])) for first in firsts]
+    return parts[0]
 
 
 def _check_directory(place: WorkerPlace, path: Path) -> None:

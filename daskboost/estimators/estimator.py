@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 import numpy as np
 
+from daskboost.data.categories.encode import CategoryOptions
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import Source, make_source
@@ -27,7 +28,7 @@ from daskboost.model.output import Output, PredictRequest, make_request
 from daskboost.model.placement import Place
 from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
-from daskboost.params import TrainParams, check_count, shown
+from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
 from daskboost.training.checks import as_booster
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
@@ -315,8 +316,9 @@ class BoostedTrees(EstimatorParameters):
 
     def _source(self, rows: RowSet, schema: FeatureSchema | None = None) -> Source:
         source = make_source(
-            features_of(rows.X, type(self).__name__, None if schema is None else schema.n_features),
-            labels_of(rows.y), missing=self.missing, schema=schema, **rows.beside,
+            features_of(rows.X, type(self).__name__, None if schema is None else schema.columns.n_features),
+            labels_of(rows.y), missing=self.missing, schema=schema,
+            categorical=as_tuple(self.categorical_features), **rows.beside,
         )  # fmt: skip
         return computed_by(client_for(source), source)
 
@@ -329,7 +331,10 @@ class BoostedTrees(EstimatorParameters):
         if client_for(source) is None:  # what the workers of a cluster have is not known here
             budget = budget_of(params.device, device_limit)
             budget = None if budget is None else budget * gpus_meant(params.n_gpus)
-        options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
+        options = BuildOptions(
+            params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
+            categories=CategoryOptions(params.random_state),
+        )  # fmt: skip
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
@@ -340,13 +345,14 @@ class BoostedTrees(EstimatorParameters):
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:
         """What a fit leaves behind; set at its very end, so that a fit that fails changes nothing."""
         self._booster = booster if labels is None else labels.stored_in(booster)
-        self.n_features_in_ = booster.n_features
+        columns = booster.schema.columns
+        self.n_features_in_ = columns.n_features
         self.__dict__.pop("feature_names_in_", None)
-        if booster.schema.names is not None:
-            self.feature_names_in_ = np.array(booster.schema.names, dtype=object)
+        if columns.names is not None:
+            self.feature_names_in_ = np.array(columns.names, dtype=object)
 
     def _predict(self, X: object, output: Output, iteration_range: tuple[int, int] | None, base_margin: object) -> Any:
-        rows = features_of(X, type(self).__name__, self.booster_.n_features)
+        rows = features_of(X, type(self).__name__, self.booster_.schema.columns.n_features)
         return predict(self._request(output, iteration_range), rows, base_margin, self.missing)
 
     def _request(self, output: Output, iteration_range: tuple[int, int] | None = None) -> PredictRequest:

@@ -7,7 +7,7 @@ in the signature of the constructor that the dataclass writes; defaults are thos
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
@@ -80,6 +80,9 @@ SHARED_PARAMETERS = """
         Of ``reg:tweedie``.
     missing : float, default NaN
         A further value that stands for missing; NaN always does.
+    categorical_features : sequence of str or int, optional
+        Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
+        They become target statistics of the labels.
     random_state : int, RandomState or Generator, optional
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
@@ -217,6 +220,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     huber_slope: float = TrainParams.huber_slope
     tweedie_variance_power: float = TrainParams.tweedie_variance_power
     missing: float = np.nan
+    categorical_features: Sequence[str | int] | str | int | None = None
     random_state: Any = None
     n_jobs: int | None = None
     device: str = TrainParams.device

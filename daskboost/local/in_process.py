@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,6 +106,7 @@ class SharedViews:
         self._devices.clear()
 
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -152,6 +154,15 @@ class LocalRunner:
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
+
+    def total(self, source: Source, read: Callable[..., T]) -> T:
+        """See `Runner.total`."""
+        return reduce(add, source.made_by(read))
+
+    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[T, R]:
+        """See `Runner.kept_total`."""
+        found = self.total(source, read)
+        return found, summary(found)
 
 
 class LocalShards:

@@ -286,11 +286,11 @@ class Booster:
         return from_bytes(data)
 
     def get_score(self, importance_type: ImportanceType = "weight") -> dict[str, float]:
-        """Importance by name of the features that some split uses; see `daskboost.model.explain.importance`."""
+        """Importance by name of the columns that some split uses; see `daskboost.model.explain.importance`."""
         from daskboost.model.explain import importance
 
         used, values = np.flatnonzero(importance(self, "weight")), importance(self, importance_type)
-        return {self.schema.label(int(i)): float(values[i]) for i in used}
+        return {self.schema.columns.label(int(i)): float(values[i]) for i in used}
 
     def trees_to_dataframe(self) -> pd.DataFrame:
         """One row per node, with XGBoost's columns; see `daskboost.model.output.trees_to_dataframe`."""

@@ -27,7 +27,9 @@ ImportanceType = Literal["weight", "gain", "cover", "total_gain", "total_cover"]
 
 
 def importance(booster: Booster, importance_type: str = "gain") -> Float64:
-    """Importance of every feature; float64, shape (features,), 0 where no split uses it.
+    """Importance of every column that users give; float64, shape (columns,), 0 where no split uses it.
+
+    Splits of the features that are made of one categorical column count together.
 
     Parameters
     ----------
@@ -52,6 +54,7 @@ def importance(booster: Booster, importance_type: str = "gain") -> Float64:
         if importance_type != "weight":
             statistic = tree.gain if importance_type.endswith("gain") else tree.cover
             totals += np.bincount(features, statistic[inner].astype(np.float64), booster.n_features)
+    counts, totals = booster.schema.by_column(counts), booster.schema.by_column(totals)
     if importance_type == "weight":
         return counts.astype(np.float64)
     if importance_type.startswith("total_"):
@@ -75,8 +78,9 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
 
     Returns
     -------
-    float32 array, shape (rows, features + 1), or (rows, outputs, features + 1) for several outputs
-        The last column is the bias. The sum over the last axis is the margin, up to rounding.
+    float32 array, shape (rows, columns + 1), or (rows, outputs, columns + 1) for several outputs
+        Of the columns that users give: those of the features that are made of one add up. The last is the bias. The sum
+        over the last axis is the margin, up to rounding.
 
     Raises
     ------
@@ -97,6 +101,8 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
             raise MissingDependencyError("contributions of leaves of vectors need shap; install it: pip install shap")
         raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
     values[:, :, -1] += start.astype(np.float64)
+    if booster.schema.encoder is not None:
+        values = np.concatenate([booster.schema.by_column(values[:, :, :-1]), values[:, :, -1:]], axis=2)
     return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
 
 

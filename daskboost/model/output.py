@@ -190,7 +190,7 @@ class PredictRequest:
 
     def empty(self) -> npt.NDArray[Any]:
         """The result for no rows: dtype and shape of what `run_on_host` returns."""
-        n_outputs, n_columns = self.booster.n_outputs, self.booster.n_features + 1
+        n_outputs, n_columns = self.booster.n_outputs, self.booster.schema.columns.n_features + 1
         if self.output == "leaf":
             return np.empty((0, self.trees[1] - self.trees[0]), np.int32)
         if self.output == "contributions":
@@ -203,7 +203,7 @@ class PredictRequest:
         if self.output == "leaf":
             return [f"tree_{tree}" for tree in range(*self.trees)]
         if self.output == "contributions":
-            return [*(self.booster.schema.label(i) for i in range(width - 1)), "bias"]
+            return [*map(self.booster.schema.columns.label, range(width - 1)), "bias"]
         return [f"{self.output}_{k}" for k in range(width)]
 
 

@@ -22,7 +22,7 @@ from daskboost.data.input.source import make_source, missing_value
 from daskboost.data.input.uploaded_rows import UploadedRows, naming
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_host
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, is_device_array, runtime_of
 from daskboost.dtypes import ArrayModule, Float32, in_columns
 from daskboost.errors import DataError, DataTypeError, DeviceError, ParameterError, format_bytes
@@ -82,6 +82,9 @@ def predict_block(
 
 def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
     """The features of a partition."""
+    encoder = spec.schema.encoder
+    if encoder is not None:
+        return DenseValues(to_device(runtime, encoder.derive(x, spec, {})), np.nan)
     if device_kind(x) != "cupy_sparse":
         values, _ = dense_matrix(x, spec.columns)
         spec.check_features(values.shape[1])

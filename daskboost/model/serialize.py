@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.categories.encoder import Encoder
 from daskboost.dtypes import Float32
 from daskboost.errors import ModelFormatError, ParameterError, shortened
 from daskboost.model import ubjson
@@ -30,6 +31,8 @@ Format = Literal["json", "ubj"]
 ATTRIBUTE: Final = "daskboost"
 """Key of our own attribute: a JSON object with the version of its layout and the training parameters."""
 ATTRIBUTE_VERSION: Final = 1
+ENCODER_VERSION: Final = 2
+"""The same of models whose features are made of categorical columns, which say how."""
 ROOT_PARENT: Final = 2**31 - 1
 """Parent of a root, in XGBoost's words."""
 
@@ -140,9 +143,12 @@ def _base_score(booster: Booster) -> tuple[str, bool]:
 
 
 def _own_attribute(booster: Booster) -> dict[str, str]:
-    if not booster.params:
+    encoder = booster.schema.encoder
+    if not booster.params and encoder is None:
         return {}
-    own = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
+    own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
+    if isinstance(encoder, Encoder):
+        own |= {"version": ENCODER_VERSION, "encoder": encoder.to_json()}
     return {ATTRIBUTE: json.dumps(own, sort_keys=True, separators=(",", ":"))}
 
 

@@ -15,11 +15,12 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.categories.encoder import Encoder
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
-from daskboost.model.serialize import ATTRIBUTE, ATTRIBUTE_VERSION, as_float32
+from daskboost.model.serialize import ATTRIBUTE, ENCODER_VERSION, as_float32
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_from_config
 from daskboost.tree.table import TreeTable
@@ -66,14 +67,14 @@ def read_model(document: object) -> Booster:
             "rounds with one multi_strategy"
         )
     outputs = _integers(model, "tree_info", len(trees), 0, n_outputs)
-    attributes, params = _attributes(learner)
+    attributes, params, encoder = _attributes(learner)
     return Booster(
         trees=trees,
         tree_outputs=tuple(outputs.tolist()),
         iteration_indptr=_iteration_indptr(model, len(trees), 1 if trees and trees[0].has_vectors else n_outputs),
         objective=objective,
         base_score=_base_score(param, objective, n_outputs),
-        schema=_schema(learner, n_features),
+        schema=_encoded(_schema(learner, n_features), encoder),
         attributes=attributes,
         params=params,
     )
@@ -286,25 +287,36 @@ def _schema(learner: Mapping[str, Any], n_features: int) -> FeatureSchema:
     return FeatureSchema(tuple(names) or None, kinds)
 
 
-def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The user's attributes, and the parameters of the training from our own."""
+def _encoded(schema: FeatureSchema, encoder: Encoder | None) -> FeatureSchema:
+    """Return the schema with what makes its features; ModelFormatError where that makes others."""
+    if encoder is None:
+        return schema
+    made = encoder.schema
+    if (made.names, made.kinds) != (schema.names, schema.kinds):
+        fail(f"the encoder makes {made.n_features} features, which are not the {schema.n_features} of the model")
+    return made
+
+
+def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], Encoder | None]:
+    """The user's attributes, and the parameters of the training and the encoder from our own."""
     attributes = dict(_child(learner, "attributes")) if "attributes" in learner else {}
     if not all(map(_is_text, [*attributes, *attributes.values()])):
         fail("'attributes' holds values that are not texts")
     if ATTRIBUTE not in attributes:
-        return attributes, {}
+        return attributes, {}, None
     try:
         own = json.loads(attributes.pop(ATTRIBUTE))
         version, params = own["version"], own["params"]
         if not isinstance(version, int) or not all(map(_is_text, [*params, *params.values()])):
             raise TypeError("wrong types")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        encoder = Encoder.from_json(own["encoder"]) if version == ENCODER_VERSION else None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         raise ModelFormatError(f"attribute {ATTRIBUTE!r} is damaged: {error}") from error
-    if version > ATTRIBUTE_VERSION:
+    if version > ENCODER_VERSION:
         raise ModelFormatError(
-            f"attribute {ATTRIBUTE!r} has version {version}, newer than {ATTRIBUTE_VERSION}; update daskboost"
+            f"attribute {ATTRIBUTE!r} has version {version}, newer than {ENCODER_VERSION}; update daskboost"
         )
-    return attributes, params
+    return attributes, params, encoder
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
@@ -27,7 +28,7 @@ from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
-from daskboost.params import PARAMETERS, parse_bytes, split_device
+from daskboost.params import PARAMETERS, as_tuple, check_count, parse_bytes, split_device
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +51,12 @@ def check_options(max_bin: object, encoding: object, packing: object, chunk_rows
 def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
     """Refuse rows whose columns are not those a model was trained on, in its order: DataError with both numbers of
     features, or the first column that differs."""
-    if model.n_features != schema.n_features:
+    own, given = model.schema.columns, schema.columns
+    if own.n_features != given.n_features:
         raise DataError(
-            f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"
+            f"init_model has {own.n_features} features, {what} {given.n_features}; pass the same columns"
         )
-    ours, theirs = schema.names, model.schema.names
+    ours, theirs = given.names, own.names
     if ours is not None and theirs is not None and ours != theirs:
         at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
         raise DataError(
@@ -149,6 +151,7 @@ class QuantizedDataset:
         init_model: Booster | None = None, encoding: str = "auto", packing: str = "aligned", chunk_rows: int = 0,
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
         client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
+        categorical_features: object = None, random_state: int = 0,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
 
@@ -193,6 +196,11 @@ class QuantizedDataset:
             Rows that lie on a GPU are quantized there. Bins stay on the GPU if they and a fit's rows have room there,
             and go to the host otherwise. Under 2**18 values in all on the host are left to the CPU, which takes less
             time than a GPU's launches. Bins do not depend on it.
+        categorical_features : sequence of str or int, optional
+            Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
+            They become target statistics of the labels (`docs/categories.md`).
+        random_state : int, default 0
+            Seed of the order of rows that these statistics go by.
         device_memory_limit : int or str, optional
             Memory of a GPU that quantizing and bins may take, those of a `reference` in this process included; by
             default what is free. Partitions may be larger.
@@ -208,7 +216,7 @@ class QuantizedDataset:
         _check_kinds(reference, init_model, client)
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
-            schema=None if reference is None else reference.schema,
+            schema=None if reference is None else reference.schema, categorical=as_tuple(categorical_features),
         )  # fmt: skip
         limit, device_limit = (
             None if given is None else parse_bytes(name, given)
@@ -216,7 +224,10 @@ class QuantizedDataset:
         )  # fmt: skip
         if device is not None:
             split_device(device)
-        options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows))
+        check_count("random_state", random_state, least=0)
+        options = BuildOptions(
+            int(max_bin), encoding, packing, int(chunk_rows), categories=CategoryOptions(int(random_state))
+        )
         return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),
                                host_memory_limit=limit, spill_directory=spill_directory, client=client, device=device,
                                device_memory_limit=device_limit)  # fmt: skip
@@ -236,6 +247,9 @@ class QuantizedDataset:
         """
         if init_model is not None:
             check_same_features(init_model, source.schema, "X")
+            source = source.with_schema(init_model.schema)
+        if reference is not None:
+            source = source.with_schema(reference.schema)
         directory = spill_path(spill_directory)
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
@@ -247,6 +261,7 @@ class QuantizedDataset:
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
+            source = encoded(source, options.categories, runner)
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)

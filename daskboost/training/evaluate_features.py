@@ -25,7 +25,7 @@ from daskboost.training.train_many import (
     rows_of_models,
     run_together,
 )
-from daskboost.tree.constraints import ignored_features
+from daskboost.tree.constraints import some_columns
 
 Verdict = Literal["helps", "hurts", "undecided"]
 
@@ -150,7 +150,7 @@ def evaluate_features(
     name = list(models[0].evals_result[scored])[-1]
     return [
         _trial(
-            tuple(dtrain.schema.label(f) for f in group), name, metric.maximize,
+            tuple(map(dtrain.schema.columns.label, group)), name, metric.maximize,
             *((own, by_candidate[0]) if baseline == "rest" else (by_candidate[0], own)), confidence, ratio,
         )
         for group, own in zip(groups, by_candidate[1:], strict=True)
@@ -217,7 +217,7 @@ def _groups(features: object, dtrain: QuantizedDataset) -> list[tuple[int, ...]]
     for place, group in enumerate(given):
         if not group:
             raise ParameterError(f"features[{place}] is an empty group; name at least one column")
-    return [ignored_features(group, dtrain.schema, "features") for group in given]
+    return [some_columns(group, dtrain.schema, "features") for group in given]
 
 
 def _candidates(params: TrainParams, dtrain: QuantizedDataset, groups: Sequence[tuple[int, ...]], baseline: str
@@ -225,12 +225,13 @@ def _candidates(params: TrainParams, dtrain: QuantizedDataset, groups: Sequence[
     """Parameters of the baseline and of each group's models."""
     if baseline not in ("rest", "all"):
         raise ParameterError(f"baseline={baseline!r} must be 'rest' or 'all'")
-    ignored = set(ignored_features(params.ignored_features, dtrain.schema))
+    columns = dtrain.schema.columns
+    ignored = set(some_columns(params.ignored_features, dtrain.schema, "ignored_features"))
     tried = {feature for group in groups for feature in group}
     if ignored & tried:
-        label = dtrain.schema.label(min(ignored & tried))
+        label = columns.label(min(ignored & tried))
         raise ParameterError(f"features and ignored_features both name {label!r}; leave it out of one of them")
-    if baseline == "rest" and len(ignored | tried) == dtrain.n_features:
+    if baseline == "rest" and len(ignored | tried) == columns.n_features:
         raise ParameterError("features names all columns, so that no rest is left to add them to; use baseline='all'")
     base = ignored | tried if baseline == "rest" else ignored
     sets = [base, *(base - set(group) if baseline == "rest" else base | set(group) for group in groups)]

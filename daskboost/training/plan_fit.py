@@ -172,7 +172,8 @@ def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_r
     if data is not None:
         source = make_source(data)
         _check_same(name, n_rows=(n_rows, source.n_rows), n_features=(n_features, source.schema.n_features))
-        n_rows, n_features = source.n_rows if n_rows is None else n_rows, source.schema.n_features
+        n_rows = source.n_rows if n_rows is None else n_rows
+        n_features = source.schema.n_features + len(source.schema.categorical)  # a statistic and a frequency of each
         found = entries_per_row(data)
         nonzeros_per_row = nonzeros_per_row if found is None else found
     if n_rows is None or n_features is None:

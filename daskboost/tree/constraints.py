@@ -24,18 +24,25 @@ def monotone_directions(value: object, schema: FeatureSchema) -> Int32:
     out = np.zeros(schema.n_features, np.int32)
     if value is None:
         return out
+    columns = schema.columns
     if isinstance(value, Mapping):
         index = _FeatureIndex("monotone_constraints", schema)
-        for name, direction in value.items():
-            out[index.of(name)] = _direction(value, direction)
-        return out
-    directions = [_direction(value, entry) for entry in _entries(value)]
-    if len(directions) > schema.n_features:
+        directions = {index.column_of(name): _direction(value, direction) for name, direction in value.items()}
+    else:
+        directions = dict(enumerate(_direction(value, entry) for entry in _entries(value)))
+    if len(directions) > columns.n_features:
         raise ParameterError(
-            f"monotone_constraints has {len(directions)} entries for {schema.n_features} features; give one per "
+            f"monotone_constraints has {len(directions)} entries for {columns.n_features} features; give one per "
             "feature or a mapping from feature name to direction"
         )
-    out[: len(directions)] = directions
+    unordered = set(columns.categorical)
+    for column, direction in directions.items():
+        if direction and column in unordered:
+            raise ParameterError(
+                f"monotone_constraints={shown(value)} binds {columns.label(column)!r}, whose categories have no order; "
+                "leave it out, or give the column as numbers"
+            )
+        out[schema.of_column(column)] = direction
     return out
 
 
@@ -78,7 +85,12 @@ def interaction_groups(value: object, schema: FeatureSchema) -> Bool | None:
     for g, group in enumerate(members):
         for feature in as_tuple(group):
             groups[g, index.of(feature)] = True
-    return groups
+    alone = np.flatnonzero(~groups.any(axis=0))
+    own = np.zeros((0, schema.n_features), np.bool_)
+    for column in schema.columns.categorical:  # whose features may meet, as a column meets itself
+        if schema.of_column(column).start in alone:
+            own = np.vstack([own, np.isin(np.arange(schema.n_features), schema.of_column(column))])
+    return np.vstack([groups, own]) if schema.encoder is not None else groups
 
 
 def n_groups(value: object) -> int:
@@ -86,47 +98,53 @@ def n_groups(value: object) -> int:
     return 0 if value is None else len(as_tuple(value))
 
 
-def ignored_features(
-    value: Iterable[object], schema: FeatureSchema, argument: str = "ignored_features"
-) -> tuple[int, ...]:
-    """`ignored_features` (or what else an `argument` would leave out) as numbers, each once, in increasing order.
+def ignored_features(value: Iterable[object], schema: FeatureSchema) -> tuple[int, ...]:
+    """Return the numbers of the features that `ignored_features` leaves out, in increasing order: all those that are
+    made of a column that it names.
 
     Raises
     ------
     ParameterError
-        A feature that there is not, or none that is left.
+        As of `some_columns`.
     """
-    numbers = feature_numbers(value, schema, argument)
-    if numbers and len(numbers) == schema.n_features:
-        raise ParameterError(f"{argument} names all {schema.n_features} features; leave at least one")
+    return tuple(feature for column in some_columns(value, schema, "ignored_features")
+                 for feature in schema.of_column(column))  # fmt: skip
+
+
+def some_columns(value: Iterable[object], schema: FeatureSchema, argument: str) -> tuple[int, ...]:
+    """Return the columns that an argument names, as numbers, each once, in increasing order.
+
+    Raises
+    ------
+    ParameterError
+        A column that there is not, or none that is left.
+    """
+    index, n_all = _FeatureIndex(argument, schema), schema.columns.n_features
+    numbers = tuple(sorted({index.column_of(feature) for feature in value}))
+    if numbers and len(numbers) == n_all:
+        raise ParameterError(f"{argument} names all {n_all} features; leave at least one")
     return numbers
 
 
-def feature_numbers(value: Iterable[object], schema: FeatureSchema, argument: str) -> tuple[int, ...]:
-    """Return the features that an argument names, as numbers, each once, in increasing order.
-
-    Raises
-    ------
-    ParameterError
-        A feature that there is not.
-    """
-    index = _FeatureIndex(argument, schema)
-    return tuple(sorted({index.of(feature) for feature in value}))
-
-
 class _FeatureIndex:
-    """Numbers of features by name, for one argument; made once, so that thousands of names cost as many look-ups, and
-    not before one is looked up: of a million features they take a second."""
+    """Numbers of columns by name, for one argument; made once, so that thousands of names cost as many look-ups, and
+    not before one is looked up: of a million columns they take a second."""
 
     def __init__(self, argument: str, schema: FeatureSchema) -> None:
         self._argument, self._schema = argument, schema
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {self._schema.label(f): f for f in range(self._schema.n_features)}
+        columns = self._schema.columns
+        return {columns.label(f): f for f in range(columns.n_features)}
 
-    def of(self, feature: object) -> int:
-        argument, n_features = self._argument, self._schema.n_features
+    def of(self, feature: object) -> range:
+        """Return the features that are made of the column that a user calls so."""
+        return self._schema.of_column(self.column_of(feature))
+
+    def column_of(self, feature: object) -> int:
+        """Return the number of the column that a user calls so, by its name or number; ParameterError for none."""
+        argument, n_features = self._argument, self._schema.columns.n_features
         if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
             if 0 <= feature < n_features:
                 return int(feature)

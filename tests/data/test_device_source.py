@@ -17,6 +17,7 @@ from daskboost.data.input.row_batch import (
     DeviceDenseRows,
     DeviceRows,
     DeviceSparseRows,
+    FeatureSchema,
 )
 from daskboost.data.input.source import make_source
 from daskboost.errors import DataError
@@ -215,7 +216,9 @@ def test_other_bad_input_is_refused_in_the_same_words(place: Place, rng: np.rand
 
 def test_bad_frames_are_refused_in_the_same_words(place: Place) -> None:
     text = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}, dtype=object).astype({"a": "float64"})
-    assert "column(s) of a type that cannot be a feature: 'b'" in refusal(X=place.frame(text))
+    assert "column 'b' is of type object, but held numbers" in refusal(
+        X=place.frame(text), schema=FeatureSchema(("a", "b"), ("float", "float"))
+    )
     dates = pd.DataFrame({"a": pd.to_datetime(["2020-01-01", "2021-01-01"])})
     assert refusal(X=place.frame(dates)) == refusal(X=dates)
     large = pd.DataFrame({"a": [1.0, 1e300]})

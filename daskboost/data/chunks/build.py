@@ -13,13 +13,14 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from daskboost.data.categories.encode import CategoryOptions
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement
@@ -34,6 +35,7 @@ from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
+R = TypeVar("R")
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
@@ -63,6 +65,15 @@ class Runner(Protocol):
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         """`function(block)` of raw blocks, some of them lazy."""
+        ...
+
+    def total(self, source: Source, read: Callable[..., T]) -> T:
+        """Sum of what `read`, called as `ReadSpec.read` is, makes of each partition; in their order."""
+        ...
+
+    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[object, R]:
+        """What stands for such a sum among the blocks of partitions, as it may stay where these lie; and its
+        summary."""
         ...
 
 
@@ -196,6 +207,8 @@ class BuildOptions:
     device_budget_bytes: int | None = None
     """Bytes that are free on the GPU that will train on it: what exceeds them is packed in as few bits as can be, since
     it streams in every pass. None where it is the CPU, which reads aligned symbols fastest."""
+    categories: CategoryOptions = field(default_factory=CategoryOptions)
+    """How categorical columns become features."""
 
 
 @without_locals()

@@ -150,4 +150,4 @@ def is_text(dtype: ColumnType) -> bool:
     """Whether a dtype holds strings and nothing else, so that it can only be a class label."""
     if isinstance(dtype, np.dtype):
         return dtype.kind in "UST"
-    return dtype_letter(dtype) == "O" and "str" in str(dtype)
+    return dtype_letter(dtype) == "s"

@@ -115,6 +115,22 @@ class ParquetBlocks(Blocks):
 
 
 @dataclass(frozen=True)
+class MadeBlocks(Blocks):
+    """What was made for each partition: any objects, or a Delayed of each."""
+
+    made: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    """Rows of the partitions."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self.sizes
+
+    def blocks(self) -> list[Any]:
+        return list(self.made)
+
+
+@dataclass(frozen=True)
 class DaskFrameBlocks(Blocks):
     """A Dask DataFrame or Series."""
 

@@ -203,7 +203,7 @@ def _column_values(block: Any, name: str) -> Any:
         series = pd.Series(block)
         if dtype_letter(series.dtype) in FEATURE_KINDS:
             return pandas_column(series, name)
-        return np.asarray(series, dtype=object) if dtype_letter(series.dtype) in "OC" else np.asarray(series)
+        return np.asarray(series, dtype=object) if dtype_letter(series.dtype) in "sOC" else np.asarray(series)
     return block
 
 

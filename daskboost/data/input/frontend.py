@@ -21,6 +21,7 @@ from daskboost.data.input.blocks import (
 from daskboost.data.input.device_read import Columns
 from daskboost.data.input.kinds import (
     DEVICE_KINDS,
+    SPARSE_KINDS,
     Kind,
     arrayed,
     as_array,
@@ -30,17 +31,19 @@ from daskboost.data.input.kinds import (
     sliceable,
 )
 from daskboost.data.input.parquet import ParquetTable, open_parquet
-from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.data.input.schema import (
     FEATURE_KINDS,
     dtype_letter,
     feature_kinds,
     listed,
     match_by_count,
+    match_by_kind,
     match_by_name,
+    places_of,
     unique_names,
 )
-from daskboost.errors import DataError, DataTypeError
+from daskboost.errors import DataError, DataTypeError, ParameterError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,6 +155,7 @@ def choose_features(
     named: Collection[Hashable],
     feature_names: Sequence[str] | None,
     schema: FeatureSchema | None,
+    categorical: Sequence[Hashable] = (),
 ) -> tuple[Columns, FeatureSchema]:
     """The features' columns (as `ReadSpec.columns` has them) and the schema they are read with.
 
@@ -163,18 +167,24 @@ def choose_features(
         Names for a matrix's columns; the features to take of a frame.
     schema : FeatureSchema, or None
         Of the training data.
+    categorical : sequence
+        Names or positions of features that hold categories, beside those whose type says so.
 
     Raises
     ------
     DataTypeError
-        Naming columns that are not numbers.
+        Naming columns that cannot be features, and those that are numbers here and were none in training, or the other
+        way round.
     DataError
         For no columns, duplicate names, or features that do not match.
+    ParameterError
+        Categorical features that there are not.
     """
+    expected = None if schema is None else schema.columns
     if opened.columns is None:
-        columns, found = _of_matrix(opened, feature_names, schema)
+        columns, found = _of_matrix(opened, feature_names, expected, categorical)
     else:
-        columns, found = _of_frame(opened, opened.columns, named, feature_names, schema)
+        columns, found = _of_frame(opened, opened.columns, named, feature_names, expected, categorical)
     return columns, found if schema is None else schema
 
 
@@ -184,6 +194,7 @@ def _of_frame(
     named: Collection[Hashable],
     feature_names: Sequence[str] | None,
     schema: FeatureSchema | None,
+    categorical: Sequence[Hashable],
 ) -> tuple[Columns, FeatureSchema]:
     names = unique_names(columns)
     if schema is not None and schema.names is not None:
@@ -199,26 +210,37 @@ def _of_frame(
     if schema is not None:
         match_by_count(schema, len(positions))
     chosen = tuple(names[i] for i in positions)
-    kinds = feature_kinds(chosen, [opened.dtypes[i] for i in positions])
+    places = places_of(categorical, chosen, len(chosen)) if schema is None else schema.categorical
+    kinds = feature_kinds(chosen, [opened.dtypes[i] for i in positions], places)
+    if schema is not None:
+        match_by_kind(schema, kinds, [opened.dtypes[i] for i in positions])
     return tuple(columns[i] for i in positions), FeatureSchema(chosen, kinds)
 
 
 def _of_matrix(
-    opened: OpenedInput, feature_names: Sequence[str] | None, schema: FeatureSchema | None
-) -> tuple[Columns, FeatureSchema]:
+    opened: OpenedInput, feature_names: Sequence[str] | None, schema: FeatureSchema | None,
+    categorical: Sequence[Hashable],
+) -> tuple[Columns, FeatureSchema]:  # fmt: skip
     n_columns, dtype = opened.n_columns, opened.dtypes[0]
     if n_columns == 0:
         raise DataError("X has 0 columns. Pass at least one feature.")
     letter = dtype_letter(dtype)
     if letter not in FEATURE_KINDS:
         raise DataTypeError(
-            f"X is an array of type {dtype}, which is not a number. Convert it, e.g. with X.astype('float32'); "
-            "encode strings and dates as numbers first."
+            f"X is an array of type {dtype}, which is not a number. Convert it, e.g. with X.astype('float32'), or pass "
+            "a DataFrame, whose columns may hold texts and categories beside numbers; turn dates into numbers."
         )
     names = None if feature_names is None else unique_names(feature_names, "feature_names")
     if names is not None and len(names) != n_columns:
         raise DataError(f"feature_names has {len(names)} names, but X has {n_columns} columns. Pass one per column.")
-    found = FeatureSchema(names, (FEATURE_KINDS[letter],) * n_columns)
+    places = places_of(categorical, names, n_columns) if schema is None else schema.categorical
+    if places and opened.kind in SPARSE_KINDS:
+        raise ParameterError(
+            f"categorical_features names {len(places)} columns, but X is a sparse matrix, whose absent entries would "
+            "be missing categories. Pass a frame or a dense array."
+        )
+    kinds = [CATEGORICAL if i in places else FEATURE_KINDS[letter] for i in range(n_columns)] if places else ()
+    found = FeatureSchema(names, tuple(kinds) or (FEATURE_KINDS[letter],) * n_columns)
     if schema is None:
         return None, found
     if names is not None and schema.names is not None and names != schema.names:

@@ -126,7 +126,11 @@ class ReadSpec:
             a label that is not among the classes, blocks of different lengths, another number of features.
         """
         with naming(where):
-            features = self._features(x, where)
+            encoder = self.schema.encoder
+            if encoder is None:
+                features = self._features(x, where)
+            else:
+                features = self.derived._features(encoder.derive(x, self, given), where)
             try:
                 return self._read(features, x, given)
             except DataError:
@@ -134,9 +138,18 @@ class ReadSpec:
                     replace(features, where="").check()  # what is wrong with features comes first, wherever read
                 raise
 
+    @property
+    def derived(self) -> ReadSpec:
+        """Return what reads the features that an encoder has made of a block."""
+        return replace(self, columns=None, missing=math.nan)
+
     def _read(self, features: AnyFeatures, x: Any, given: Mapping[str, Any]) -> RowBatch:
         self.check_features(features.n_features)
-        n, found = features.n_rows, dict[str, Any]()
+        return RowBatch(features, self.columns_of(features.n_rows, x, given))
+
+    def columns_of(self, n: int, x: object, given: Mapping[str, Any]) -> RowColumns[HostOrDevice]:
+        """Read what the `n` rows of a partition have beside features; parameters and errors as of `read`."""
+        found = dict[str, Any]()
         for name, rule in COLUMNS.items():
             block = given.get(name)
             if name in self.inside:
@@ -146,7 +159,7 @@ class ReadSpec:
         if self.class_weights is not None and columns.label is not None:
             weight = self.class_weights.weigh(columns.label, columns.weight)
             columns = replace(columns, weight=_of_length(weight, n, "weight"))
-        return RowBatch(features, columns)
+        return columns
 
     def _features(self, x: Any, where: str) -> AnyFeatures:
         kind = device_kind(x)

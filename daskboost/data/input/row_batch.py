@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from daskboost.devices.gpu.quantize.sketch import Entries
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.search_tables import SearchTables
-from daskboost.dtypes import Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import Array, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
+    from daskboost.data.input.read import ReadSpec
     from daskboost.data.input.uploaded_rows import UploadedRows
     from daskboost.devices.cpu.predict import PackedForest
 
@@ -33,6 +34,31 @@ FOUND_BYTES = 32
 """For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 
 
+CATEGORICAL = "c"
+"""Kind of a feature that holds categories: XGBoost's word."""
+
+
+class FeatureMaker(Protocol):
+    """Makes features of the columns that users give."""
+
+    @property
+    def columns(self) -> FeatureSchema:
+        """Return the names and kinds of the columns."""
+        ...
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Return the first feature of each column, and last the number of features; a column has one at least."""
+        ...
+
+    def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
+        """Return the features of a block; float32, shape (rows, features).
+
+        `given` : what else there is of the block's rows, as `ReadSpec.read` has it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class FeatureSchema:
     """Names and kinds of the features, agreed on before any partition is read.
@@ -42,15 +68,44 @@ class FeatureSchema:
     names : tuple of str, or None
         Column names in training order; None where the input has none (arrays, sparse matrices).
     kinds : tuple of str
-        One of ``"float"``, ``"int"``, ``"i"`` (boolean indicator) per feature: XGBoost's ``feature_types``.
+        One of ``"float"``, ``"int"``, ``"i"`` (boolean indicator), ``"c"`` (categories) per feature: XGBoost's
+        ``feature_types``.
+    encoder : FeatureMaker, optional
+        Makes these features of the columns that users give, where some of those are categorical; None where features
+        are the columns.
     """
 
     names: tuple[str, ...] | None
     kinds: tuple[str, ...]
+    encoder: FeatureMaker | None = None
 
     @property
     def n_features(self) -> int:
         return len(self.kinds)
+
+    @property
+    def columns(self) -> FeatureSchema:
+        """Return the names and kinds of the columns that users give."""
+        return self if self.encoder is None else self.encoder.columns
+
+    @property
+    def categorical(self) -> tuple[int, ...]:
+        """Return the features that hold categories, in increasing order."""
+        return tuple(feature for feature, kind in enumerate(self.kinds) if kind == CATEGORICAL)
+
+    def of_column(self, column: int) -> range:
+        """Return the features that are made of a column that users give."""
+        if self.encoder is None:
+            return range(column, column + 1)
+        first, after = self.encoder.edges[column : column + 2]
+        return range(first, after)
+
+    def by_column(self, values: Array) -> Array:
+        """Add up what belongs to features by the columns that they are made of, along the last axis."""
+        if self.encoder is None:
+            return values
+        summed: Array = np.add.reduceat(values, self.encoder.edges[:-1], axis=-1)
+        return summed
 
     def label(self, feature: int) -> str:
         """How messages and plots call a feature: its name, or ``f<index>``."""

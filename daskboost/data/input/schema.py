@@ -6,13 +6,13 @@ A dtype of any library is reduced to one letter, NumPy's `kind`, and a letter to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from daskboost.data.input.row_batch import FeatureSchema
-from daskboost.errors import DataError, DataTypeError
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
+from daskboost.errors import DataError, DataTypeError, ParameterError
 
 if TYPE_CHECKING:
     from pandas.api.extensions import ExtensionDtype
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 FEATURE_KINDS = {"f": "float", "i": "int", "u": "int", "b": "i", "n": "float"}
 """Letter of a dtype (`dtype_letter`) to XGBoost's `feature_types`; "n" is a column of nulls only."""
 
-LABEL_LETTERS = frozenset("fiubnOC")
+CATEGORY_LETTERS = frozenset("sOC")
+"""Letters of columns that hold categories: dictionaries, and texts or objects, which are looked into when read."""
+LABEL_LETTERS = frozenset("fiubnsOC")
 """Letters a label may have; objects, strings and categories are looked into when they are read."""
 
 _NAMES_SHOWN = 10  # a message lists at most this many columns
@@ -33,13 +35,13 @@ _REMEDIES = {
     "M": "turn dates into numbers, e.g. `(x - x.min()).dt.total_seconds()`",
     "m": "turn durations into numbers, e.g. `x.dt.total_seconds()`",
     "c": "pass real and imaginary parts as two features",
-    "O": "encode them as numbers (e.g. `x.astype('category').cat.codes`) or drop them",
+    "V": "drop them, or make them numbers or texts",
 }
 
 
 def dtype_letter(dtype: ColumnType) -> str:
-    """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype: ``f i u b c M m`` as in NumPy; ``n`` for Arrow's null
-    type; ``C`` for categories; ``O`` for all else."""
+    """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype: ``f i u b c M m O`` as in NumPy; ``n`` for Arrow's null
+    type; ``s`` for texts; ``C`` for categories; ``V`` for all else."""
     if type(dtype).__module__.split(".")[0] == "pyarrow":
         return _arrow_letter(dtype)
     arrow = getattr(dtype, "pyarrow_dtype", None)
@@ -47,8 +49,12 @@ def dtype_letter(dtype: ColumnType) -> str:
         return _arrow_letter(arrow)
     if hasattr(dtype, "categories"):
         return "C"
-    letter = str(getattr(dtype, "kind", "O"))
-    return letter if letter in "fiubcMm" else "O"
+    if str(dtype) in ("str", "string"):  # pandas' own, whose kind is that of objects
+        return "s"
+    letter = str(getattr(dtype, "kind", "V"))
+    if letter in "UT":
+        return "s"
+    return letter if letter in "fiubcMm" or (letter == "O" and isinstance(dtype, np.dtype)) else "V"
 
 
 def _arrow_letter(dtype: DataType) -> str:
@@ -61,10 +67,11 @@ def _arrow_letter(dtype: DataType) -> str:
         "b": types.is_boolean,
         "n": types.is_null,
         "C": types.is_dictionary,
+        "s": lambda dtype: types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype),
         "m": types.is_duration,
         "M": types.is_temporal,
     }
-    return next((letter for letter, test in tests.items() if test(dtype)), "O")
+    return next((letter for letter, test in tests.items() if test(dtype)), "V")
 
 
 def require_number(dtype: ColumnType, what: str) -> None:
@@ -76,19 +83,26 @@ def require_number(dtype: ColumnType, what: str) -> None:
         )
 
 
-def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
-    """XGBoost's feature type of every column; DataTypeError with all columns that are not numbers or booleans."""
+def feature_kinds(
+    names: Sequence[str], dtypes: Iterable[ColumnType], categorical: Collection[int] = (), what: str = "X"
+) -> tuple[str, ...]:
+    """Return XGBoost's feature type of every column.
+
+    Texts, objects and dictionaries are categories, as are the columns (by their places) that users call `categorical`.
+    DataTypeError with all columns that cannot be features: dates, durations, complex numbers.
+    """
     dtypes = list(dtypes)
     letters = [dtype_letter(dtype) for dtype in dtypes]
-    refused = [i for i, letter in enumerate(letters) if letter not in FEATURE_KINDS]
+    as_named = ["C" if i in categorical and letter in "iubf" else letter for i, letter in enumerate(letters)]
+    refused = [i for i, letter in enumerate(as_named) if letter not in FEATURE_KINDS and letter not in CATEGORY_LETTERS]
     if refused:
         shown = listed([f"{names[i]!r} ({dtypes[i]})" for i in refused])
-        remedies = dict.fromkeys(_REMEDIES.get(letters[i], _REMEDIES["O"]) for i in refused)
+        remedies = dict.fromkeys(_REMEDIES.get(letters[i], _REMEDIES["V"]) for i in refused)
         raise DataTypeError(
             f"{what} has {len(refused)} column(s) of a type that cannot be a feature: {shown}. "
-            f"Features are numbers or booleans: {'; '.join(remedies)}."
+            f"Features are numbers, booleans or categories: {'; '.join(remedies)}."
         )
-    return tuple(FEATURE_KINDS[letter] for letter in letters)
+    return tuple(FEATURE_KINDS.get(letter, CATEGORICAL) for letter in as_named)
 
 
 def listed(items: Sequence[str]) -> str:
@@ -131,3 +145,36 @@ def match_by_count(schema: FeatureSchema, n_features: int) -> None:
             f"X has {n_features} features, but {schema.n_features} were used in training{names}. "
             "Pass the same columns in the same order, or a frame whose columns can be matched by name."
         )
+
+
+def places_of(categorical: Sequence[Hashable], names: Sequence[str] | None, n_features: int) -> tuple[int, ...]:
+    """Return the positions of the features that `categorical_features` names, in increasing order.
+
+    Raises
+    ------
+    ParameterError
+        A name or a position that no feature has.
+    """
+    found = set()
+    for each in categorical:
+        if isinstance(each, int | np.integer) and not isinstance(each, bool) and 0 <= each < n_features:
+            found.add(int(each))
+        elif names is not None and str(each) in names:
+            found.add(names.index(str(each)))
+        else:
+            known = f"columns 0 to {n_features - 1}" if names is None else listed([repr(name) for name in names])
+            raise ParameterError(f"categorical_features names {each!r}, which is no feature of X; it has {known}.")
+    return tuple(sorted(found))
+
+
+def match_by_kind(schema: FeatureSchema, kinds: Sequence[str], dtypes: Sequence[ColumnType]) -> None:
+    """Refuse columns that hold categories where those of the training data are numbers; DataTypeError with the first.
+
+    Whether categories are of the kind that they were in training is seen when they are read.
+    """
+    for feature, (was, kind) in enumerate(zip(schema.kinds, kinds, strict=True)):
+        if kind == CATEGORICAL != was:
+            raise DataTypeError(
+                f"column {schema.label(feature)!r} is of type {dtypes[feature]}, but held numbers in training. "
+                "Convert it to numbers."
+            )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.align import aligned, check_dtype, columns_named, dtypes_of, is_text, width_of
-from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, WholeBlocks
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, MadeBlocks, WholeBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.input.kinds import DEVICE_KINDS, is_lazy, kind_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+T = TypeVar("T")
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the values of Dask's objects, in order."""
 
@@ -64,15 +65,15 @@ class Partition:
     together: Any = None
     """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
-    def load(self, spec: ReadSpec, compute: Compute) -> RowBatch:
-        """Compute the blocks and read them here."""
+    def load(self, read: Callable[..., T], compute: Compute) -> T:
+        """Compute the blocks and read them here; `read` as of `Source.batches`."""
         blocks: Sequence[Any] = self.blocks
         if self.together is not None:
             (blocks,) = compute([self.together])
         elif lazy := [block for block in blocks if is_lazy(block)]:
             results = iter(compute(lazy))
             blocks = [next(results) if is_lazy(block) else block for block in blocks]
-        return spec.read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
+        return read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,12 @@ class Source:
 
         Errors are those of `ReadSpec.read`, and DataTypeError for text labels without classes, before anything is read.
         """
+        return self.made_by(replace(self.spec, threads=threads).read)
+
+    def made_by(self, read: Callable[..., T]) -> Iterator[T]:
+        """Read the partitions one after another by a function such as `ReadSpec.read`."""
         self.require_numeric_labels()
-        spec = replace(self.spec, threads=threads)
-        return (partition.load(spec, self.compute) for partition in self.partitions)
+        return (partition.load(read, self.compute) for partition in self.partitions)
 
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.
@@ -165,6 +169,15 @@ class Source:
         are not distinct, or none; a label that is none of them is refused when it is read.
         """
         return replace(self, spec=replace(self.spec, classes=tuple(class_array(classes).tolist())))
+
+    def with_schema(self, schema: FeatureSchema) -> Source:
+        """The same rows, their features made of the same columns as a model's."""
+        return replace(self, schema=schema, spec=replace(self.spec, schema=schema))
+
+    def with_made(self, name: str, made: Sequence[Any], sizes: Sequence[int]) -> Source:
+        """The same rows, with what was made for each partition given to its reader under a name; `sizes` : their
+        rows."""
+        return replace(self, beside={**self.beside, name: MadeBlocks(tuple(made), tuple(sizes))})
 
     def quantized_on(self, device: str | None, memory_limit: int | None = None, *, lends: bool = True) -> Source:
         """The same rows, features on the host to be quantized where `device` says; see `ReadSpec`.
@@ -195,25 +208,27 @@ class Source:
         """The same rows, features on the host to be read where they are predicted; see `ReadSpec.is_late`."""
         return replace(self, spec=replace(self.spec, is_late=True))
 
-    def delayed(self) -> list[Delayed]:
+    def delayed(self, read: Callable[..., Any] | None = None) -> list[Delayed]:
         """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
         labels without classes.
+
+        `read` : yields something else, a function such as `ReadSpec.read`.
 
         Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
         freed as soon as they are read.
         """
         self.require_numeric_labels()
-        names, spec = tuple(self.beside), self.spec
+        names, read = tuple(self.beside), read or self.spec.read
         fused = self._mapped(
-            partial(_read_frames, names=names, spec=spec), partial(_read_arrays, names=names, spec=spec)
+            partial(_read_frames, names=names, read=read), partial(_read_arrays, names=names, read=read)
         )
         if fused is not None:
             return fused
         from dask import delayed, optimize
 
         name = f"daskboost-read-{uuid4().hex}"
-        read = delayed(partial(_read_blocks, spec=self.spec), pure=False, traverse=False)
-        lazy = [read(p.names, p.where, *p.blocks, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
+        task = delayed(partial(_read_blocks, read=read), pure=False, traverse=False)
+        lazy = [task(p.names, p.where, *p.blocks, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
         return list(optimize(*lazy)) if self.is_dask else lazy
 
     def _mapped(self, of_frames: Callable[..., Any], of_arrays: Callable[..., Any]) -> list[Delayed] | None:
@@ -273,18 +288,18 @@ def _only(block: Any) -> Any:
     return block
 
 
-def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, spec: ReadSpec) -> RowBatch:
-    return spec.read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
+def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, read: Callable[..., T]) -> T:
+    return read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
 
 
-def _read_frames(*blocks: Any, names: tuple[str, ...], spec: ReadSpec, partition_info: Any = None) -> RowBatch:
+def _read_frames(*blocks: Any, names: tuple[str, ...], read: Callable[..., T], partition_info: Any = None) -> T:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return _read_blocks(names, where, *blocks, spec=spec)
+    return _read_blocks(names, where, *blocks, read=read)
 
 
-def _read_arrays(number: Any, *blocks: Any, names: tuple[str, ...], spec: ReadSpec) -> RowBatch:
-    return _read_blocks(names, f"partition {int(number[0])}", *_arrays_together(number, *blocks), spec=spec)
+def _read_arrays(number: Any, *blocks: Any, names: tuple[str, ...], read: Callable[..., T]) -> T:
+    return _read_blocks(names, f"partition {int(number[0])}", *_arrays_together(number, *blocks), read=read)
 
 
 def make_source(
@@ -294,6 +309,7 @@ def make_source(
     missing: float | None = math.nan,
     feature_names: Sequence[str] | None = None,
     schema: FeatureSchema | None = None,
+    categorical: Sequence[Hashable] = (),
     **beside: Any,
 ) -> Source:
     """Describe any supported input as partitions of rows, without reading them.
@@ -316,6 +332,8 @@ def make_source(
         Names for the columns of a matrix; for a frame, which of its columns are the features, in this order.
     schema : FeatureSchema, optional
         Of the training data. Frames are matched to it by name (columns it lacks are ignored), matrices by position.
+    categorical : sequence of str or int
+        Names or positions of features that hold categories, beside columns of texts and of categories.
 
     Returns
     -------
@@ -324,12 +342,12 @@ def make_source(
     Raises
     ------
     DataTypeError
-        For an unsupported type of input, and columns that are not numbers, naming them.
+        For an unsupported type of input, and columns that cannot be features, naming them.
     DataError
         For zero rows (unless predicting) or columns, duplicate names, other lengths or numbers of partitions, features
         that the schema has and X lacks.
     ParameterError
-        When `missing` is not a number.
+        When `missing` is not a number, or `categorical` names what there is not.
 
     Notes
     -----
@@ -340,7 +358,7 @@ def make_source(
     given = {name: own for name, own in columns_by_argument({"y": y, **beside}).items() if own is not None}
     named = {name: columns_named(own, opened.columns, COLUMNS[name]) for name, own in given.items()}
     inside = {name: columns for name, columns in named.items() if columns is not None}
-    features, expected = choose_features(opened, set(chain(*inside.values())), feature_names, schema)
+    features, expected = choose_features(opened, set(chain(*inside.values())), feature_names, schema, categorical)
     spec = ReadSpec(expected, features, missing_value(missing), inside)
     x = opened.cut(None if opened.columns is None else spec.frame_columns)
     blocks = {name: aligned(own, x, COLUMNS[name]) for name, own in given.items() if name not in inside}

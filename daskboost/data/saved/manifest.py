@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from daskboost.data.categories.encoder import Encoder
 from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.cuts.cut_points import Cuts
@@ -22,10 +23,12 @@ from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.dtypes import Array
-from daskboost.errors import DataError, DatasetFormatError
+from daskboost.errors import DataError, DatasetFormatError, ModelFormatError, shortened
 
 FORMAT = "daskboost-dataset"
 VERSION = 2  # 1 said of a data set only whether its rows start from a model's margins, not which model's
+ENCODER_VERSION = 3
+"""Version of data sets with categorical columns, which say how features are made of them."""
 MANIFEST = "manifest.json"
 DIGEST = "manifest.blake2b"
 CUTS_FILE = "cuts.bin"
@@ -124,9 +127,9 @@ class Manifest:
         csr = {"encoding": "csr", "bits": self.csr_bits}
         manifest = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if self.schema.encoder is None else ENCODER_VERSION,
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
-            "schema": {"names": self.schema.names, "kinds": self.schema.kinds},
+            "schema": _schema_json(self.schema),
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
             "cuts": {"file": CUTS_FILE, "arrays": [array.to_json() for array in self.cuts]},
             "chunks": [chunk.to_json() for chunk in self.chunks],
@@ -202,16 +205,36 @@ def _check_version(root: Json) -> None:
     if root.get("format") != FORMAT:
         fail("format", f"must be {FORMAT!r}", root.get("format"))
     version = field(root, "version", int, "")
-    if version > VERSION:
+    if version > ENCODER_VERSION:
         raise DatasetFormatError(
-            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {VERSION}: "
+            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {ENCODER_VERSION}: "
             "upgrade daskboost, or save the data set again with this version"
         )
     if version < 1:
         fail("version", "must be positive", version)
 
 
+def _schema_json(schema: FeatureSchema) -> Json:
+    found: Json = {"names": schema.names, "kinds": schema.kinds}
+    if isinstance(schema.encoder, Encoder):
+        found["encoder"] = schema.encoder.to_json()
+    return found
+
+
 def _schema(schema: Json) -> FeatureSchema:
+    found = _features(schema)
+    if "encoder" not in schema:
+        return found
+    try:
+        made = Encoder.from_json(field(schema, "encoder", dict, "schema")).schema
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, ModelFormatError) as error:
+        raise DatasetFormatError(f"{MANIFEST}: schema.encoder is damaged: {shortened(repr(error))}") from error
+    if (made.names, made.kinds) != (found.names, found.kinds):
+        fail("schema.encoder", f"must make the {found.n_features} features that there are", made.n_features)
+    return made
+
+
+def _features(schema: Json) -> FeatureSchema:
     kinds = field(schema, "kinds", list, "schema")
     for kind in kinds:
         if kind not in KINDS:

@@ -1,0 +1,59 @@
+"""Categorical columns over Dask: the model of this process, whatever the partitions and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from cluster.dask_fixtures import all_freed, local_cluster
+from distributed import Client
+
+from daskboost import DaskBoostClassifier
+
+ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with local_cluster(n_workers=2) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def adult() -> pd.DataFrame:
+    rows = pd.read_parquet(ADULT).iloc[:1500].drop(columns="split")
+    return rows.astype({"race": "category"})
+
+
+PARTITIONS: dict[str, Any] = {
+    "one": lambda rows: dd.from_pandas(rows, npartitions=1),
+    "many": lambda rows: dd.from_pandas(rows, npartitions=11, sort=False),
+    "uneven, with empty ones": lambda rows: dd.concat([
+        dd.from_pandas(rows.iloc[:1], npartitions=1), dd.from_pandas(rows.iloc[1:1], npartitions=1),
+        dd.from_pandas(rows.iloc[1:1300], npartitions=2), dd.from_pandas(rows.iloc[1300:], npartitions=1),
+    ]),
+    "unknown categories": lambda rows: dd.from_pandas(rows, npartitions=3).astype(
+        {"sex": "category", "education": "category"}
+    ),
+    "in workers' memory": lambda rows: dd.from_pandas(rows, npartitions=4).persist(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kind: str) -> None:
+    x, y = adult.drop(columns="income"), adult["income"]
+    expected = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(x, y)
+    rows = PARTITIONS[kind](adult)
+    found = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(rows.drop(columns="income"), rows["income"])
+    assert found.booster_ == expected.booster_
+    by_name = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(rows, "income", eval_set=[(rows, "income")])
+    np.testing.assert_array_equal(by_name.predict_proba(x), expected.predict_proba(x))
+    lazy = found.predict_proba(rows.drop(columns="income"))
+    np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))
+    del rows, lazy
+    assert all_freed(client)

@@ -1,0 +1,246 @@
+"""Features of categorical columns: what they are, and that nothing but the rows decides it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.folds import fold_statistics
+
+from daskboost import QuantizedDataset
+from daskboost.data.categories.encode import CategoryOptions, encoded
+from daskboost.data.categories.encoder import Encoder
+from daskboost.data.categories.folds import FoldCounts, folds_of
+from daskboost.data.categories.statistics import Target
+from daskboost.data.input.source import Source, make_source
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.local.in_process import LocalRunner
+
+N = 200
+
+
+@pytest.fixture
+def frame(rng: np.random.Generator) -> pd.DataFrame:
+    """Texts, integers and numbers, each missing now and then, with labels 0 and 1."""
+    town = pd.Series(rng.choice(["Bonn", "Köln", "", "Ulm"], N), dtype=object)
+    town[rng.random(N) < 0.1] = None
+    zone = pd.Series(rng.integers(-3, 9, N)).astype("Int64")
+    zone[rng.random(N) < 0.1] = pd.NA
+    size = np.where(rng.random(N) < 0.1, np.nan, rng.standard_normal(N))
+    label = (rng.random(N) < np.where(town == "Ulm", 0.8, 0.3)).astype(np.float32)
+    return pd.DataFrame({"town": town, "size": size, "zone": zone, "y": label})
+
+
+def features(source: Source, options: CategoryOptions | None = None) -> tuple[Float32, Encoder]:
+    """Return the features of a source's rows, and what has made them."""
+    made = encoded(source, options or CategoryOptions(), LocalRunner(1))
+    encoder = made.schema.encoder
+    assert isinstance(encoder, Encoder)
+    return np.concatenate([batch.features.on_host().matrix() for batch in made.batches()]), encoder
+
+
+FRAMES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    "pandas": lambda frame, path: frame,
+    "pandas categories": lambda frame, path: frame.astype({"town": "category"}),
+    "pandas strings": lambda frame, path: frame.astype({"town": "string"}),
+    "pandas of Arrow": lambda frame, path: frame.convert_dtypes(dtype_backend="pyarrow"),
+    "pyarrow": lambda frame, path: pa.Table.from_pandas(frame),
+    "polars": lambda frame, path: pl.from_pandas(frame),
+    "polars categories": lambda frame, path: pl.from_pandas(frame).with_columns(pl.col("town").cast(pl.Categorical)),
+    "parquet": lambda frame, path: _written(frame, path),
+    "Dask": lambda frame, path: dd.from_pandas(frame, npartitions=3, sort=False),
+    "Dask categories": lambda frame, path: dd.from_pandas(frame, npartitions=3, sort=False).astype(
+        {"town": "category"}
+    ),
+}
+
+
+def _written(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_parquet(path / "rows.parquet", row_group_size=61)
+    return path / "rows.parquet"
+
+
+def test_features_are_the_naive_ones(frame: pd.DataFrame, rng: np.random.Generator) -> None:
+    weight = rng.choice([0.0, 0.5, 3.0], N).astype(np.float32)
+    found, encoder = features(make_source(frame, "y", weight=weight, categorical=["zone"]))
+    folds = folds_of(0, 0, N)
+    label = frame["y"].to_numpy()
+    expected: list[Any] = []
+    for column in ("town", "zone"):
+        values = frame[column].astype(object).where(frame[column].notna(), None).tolist()
+        rows = [sum(weight[i] > 0 for i in range(N) if values[i] == value) for value in values]
+        expected += [fold_statistics(values, folds.tolist(), label.tolist(), weight.tolist(), [1.0])[:, 0], rows]
+    expected.insert(2, frame["size"].to_numpy(np.float32))
+    np.testing.assert_array_equal(found, np.stack(expected, axis=1).astype(np.float32))
+    assert encoder.schema.names == ("town (target)", "town (rows)", "size", "zone (target)", "zone (rows)")
+    assert encoder.schema.kinds == ("float", "int", "float", "float", "int")
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_features_do_not_depend_on_the_container(frame: pd.DataFrame, kind: str, tmp_path: Path) -> None:
+    expected, encoder = features(make_source(frame, "y", categorical=["zone"]))
+    found, other = features(make_source(FRAMES[kind](frame, tmp_path), "y", categorical=["zone"]))
+    np.testing.assert_array_equal(found, expected)
+    assert json.dumps(other.to_json()) == json.dumps(encoder.to_json())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, N), max_size=4), st.integers(0, 3))
+def test_features_do_not_depend_on_partitions(cuts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    own = pd.DataFrame({"a": rng.choice(list("xyz"), N), "y": rng.integers(0, 3, N).astype(np.float32)})
+    edges = [0, *sorted(cuts), N]
+    parts = [own.iloc[start:stop] for start, stop in pairwise(edges)]
+    options = CategoryOptions(seed)
+    expected, encoder = features(make_source(own, "y"), options)
+    found, other = features(make_source(dd.from_delayed(_delayed(parts), meta=own.iloc[:0], verify_meta=False), "y"),
+                            options)  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+    assert other.to_json() == encoder.to_json() and encoder.schema.names == (
+        "a (target 0)", "a (target 1)", "a (target 2)", "a (rows)"
+    )  # fmt: skip
+
+
+def _delayed(parts: Sequence[pd.DataFrame]) -> list[Any]:
+    return [dask.delayed(part) for part in parts]
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_a_rows_own_label_does_not_show(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 40))
+    codes = np.array(data.draw(st.lists(st.integers(-2, 3), min_size=n, max_size=n)), np.int32)
+    levels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint8)
+    row = data.draw(st.integers(0, n - 1))
+    target = Target(np.array([0.5, 1.5], np.float32), (1, 2))
+    folds = folds_of(7, 5, n)
+
+    def values(levels: Any) -> Float32:
+        counts = FoldCounts.of([codes], [4], 7, 5, levels, target)
+        return counts.values(0, codes, folds, target.statistics((0.25, 0.5)))
+
+    changed = levels.copy()
+    changed[row] = (changed[row] + 1) % 3
+    before, after = values(levels), values(changed)
+    same = (codes != codes[row]) | (folds == folds[row]) | (codes == -2)
+    np.testing.assert_array_equal(before[same], after[same])
+    assert same[row]
+    assert (before[codes == -2] == np.array([0.25, 0.5], np.float32)).all()
+
+
+def test_other_rows_have_the_statistics_of_all(frame: pd.DataFrame) -> None:
+    _, encoder = features(make_source(frame, "y", categorical=["zone"]))
+    rows = pd.DataFrame({"zone": [99, 2, None], "town": ["Ulm", "Rom", None], "size": [1.0, 2.0, np.nan]})
+    (batch,) = make_source(rows, schema=encoder.schema).batches()
+    prior = float(frame["y"].mean())
+
+    def statistic(rows: Any) -> list[float]:
+        return [(frame["y"][rows].sum() + prior) / (rows.sum() + 1), float(rows.sum())]
+
+    town, zone = frame["town"], frame["zone"]
+    two = (zone == 2).fillna(False).to_numpy(bool)
+    expected = [
+        [*statistic(town == "Ulm"), 1, prior, 0], [prior, 0, 2, *statistic(two)],
+        [*statistic(town.isna()), np.nan, *statistic(zone.isna())],
+    ]  # fmt: skip
+    np.testing.assert_allclose(batch.features.on_host().matrix(), np.array(expected, np.float32), rtol=1e-6)
+
+
+def test_rare_levels_are_pooled(frame: pd.DataFrame, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "daskboost")
+    found, encoder = features(make_source(frame, "y"), CategoryOptions(most_levels=3))
+    counts = frame["town"].value_counts()
+    rare = frame["town"].isin(counts.index[3:])
+    assert (found[rare, 0] == np.float32(frame["y"].mean())).all() and (found[rare, 1] == 0).all()
+    assert f"column 'town' has {len(counts)} levels: the {len(counts) - 3} rarest, of {rare.sum()} rows" in caplog.text
+    assert encoder.encoders[0] is not None and encoder.encoders[0].levels.n_levels == 3
+
+
+def test_columns_of_a_matrix_are_named_by_position(rng: np.random.Generator) -> None:
+    x = rng.integers(0, 5, (N, 3)).astype(np.float64)
+    x[0, 1] = np.nan
+    y = rng.integers(0, 2, N).astype(np.float32)
+    found, encoder = features(make_source(x, y, categorical=[1]))
+    as_frame = pd.DataFrame({"f0": x[:, 0], "f1": pd.Series(x[:, 1]).astype("Int64"), "f2": x[:, 2]})
+    expected, _ = features(make_source(as_frame, y, categorical=["f1"]))
+    np.testing.assert_array_equal(found, expected)
+    assert encoder.columns.names is None and encoder.schema.names == ("f0", "f1 (target)", "f1 (rows)", "f2")
+
+
+def test_two_levels_are_a_number(frame: pd.DataFrame) -> None:
+    own = frame.assign(town=frame["town"].map({"Bonn": "a", "Ulm": "b"}))
+    found, encoder = features(make_source(own, "y"))
+    first = own["town"].value_counts().index[0]
+    expected = np.where(own["town"].isna(), np.nan, (own["town"] != first).astype(float))
+    np.testing.assert_array_equal(found[:, 0], expected)
+    assert encoder.schema.names == ("town", "size", "zone")
+    (batch,) = make_source(own.assign(town="c"), schema=encoder.schema).batches()
+    assert (batch.features.on_host().matrix()[:, 0] == 2).all()
+
+
+def test_names_of_features_differ_from_those_of_columns(frame: pd.DataFrame) -> None:
+    _, encoder = features(make_source(frame.assign(**{"town (target)": 1.0}), "y"))
+    assert encoder.schema.names is not None and len(set(encoder.schema.names)) == encoder.schema.n_features
+    assert "town (target)'" in encoder.schema.names
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "mixed": ([3, "3", 3, "3"], DataTypeError, "column 'a' .*mix"),
+    "objects": ([{}, {}, [], {}], DataTypeError, "column 'a' holds"),
+    "floats": ([0.5, 1, 2, 3], DataTypeError, "column 'a' holds 0.5"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("n_partitions", [0, 2])
+def test_values_that_are_no_categories_are_named(bad: str, n_partitions: int) -> None:
+    values, error, match = BAD[bad]
+    rows = pd.DataFrame({"a": pd.Series(values, dtype=object), "b": 0.0})
+    y = pd.Series([0, 1, 0, 1])
+    given: tuple[Any, Any] = (rows, y)
+    with dask.config.set({"dataframe.convert-string": False}):
+        if n_partitions:
+            given = dd.from_pandas(rows, npartitions=2), dd.from_pandas(y, npartitions=2)
+        with pytest.raises(error, match=match):
+            QuantizedDataset(*given, categorical_features=["a"])
+
+
+def test_what_contradicts_categories_is_refused(frame: pd.DataFrame) -> None:
+    import scipy.sparse as sp
+
+    with pytest.raises(DataError, match="categorical columns, such as 'town', whose statistics need labels: pass y"):
+        QuantizedDataset(frame.drop(columns="y"))
+    with pytest.raises(ParameterError, match="categorical_features names 'tow', which is no feature of X"):
+        make_source(frame, "y", categorical=["tow"])
+    with pytest.raises(ParameterError, match=r"categorical_features names 3, .* columns 0 to 2"):
+        make_source(np.zeros((4, 3)), categorical=[3])
+    with pytest.raises(ParameterError, match="categorical_features names 1 columns, but X is a sparse matrix"):
+        make_source(sp.csr_matrix(np.ones((4, 3))), categorical=[0])
+    _, encoder = features(make_source(frame, "y"))
+    with pytest.raises(DataTypeError, match=r"'size' is of type .*, but held numbers in training"):
+        make_source(frame.assign(size="big"), schema=encoder.schema)
+    with pytest.raises(DataTypeError, match=r"column 'town' holds .*, but .* in training"):
+        list(make_source(frame.assign(town=1), schema=encoder.schema).batches())
+
+
+def test_an_encoder_reads_what_it_writes(frame: pd.DataFrame) -> None:
+    _, encoder = features(make_source(frame, "y", categorical=["zone"]))
+    text = json.dumps(encoder.to_json())
+    again = Encoder.from_json(json.loads(text))
+    assert json.dumps(again.to_json()) == text
+    rows = frame.drop(columns="y")
+    (first,), (second,) = (make_source(rows, schema=own.schema).batches() for own in (encoder, again))
+    np.testing.assert_array_equal(first.features.on_host().matrix(), second.features.on_host().matrix())
