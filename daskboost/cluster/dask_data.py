@@ -44,7 +44,7 @@ from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.cuts.cut_search import answer_of_all
 from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_columns import RowBatch
-from daskboost.data.input.source import Source
+from daskboost.data.input.source import Reader, Source
 from daskboost.data.saved.manifest import ChunkRecord, check_stats
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.saved.subset import selected_stats
@@ -138,16 +138,16 @@ class ClusterRunner:
 
         return compute(self.client, [delayed(function)(block) for block in blocks])
 
-    def total(self, source: Source, read: Callable[..., T]) -> T:
+    def total(self, source: Source, reader: Reader[T]) -> T:
         """See `Runner.total`."""
-        found: T = compute(self.client, [_sum_of(source.delayed(read))])[0]
+        found: T = compute(self.client, [_sum_of(source.delayed(reader))])[0]
         return found
 
-    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[object, R]:
+    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
         """See `Runner.kept_total`; the sum stays with a worker until nobody refers to what stands for it."""
         from dask import delayed
 
-        kept = self.client.persist(_sum_of(source.delayed(read)))
+        kept = self.client.persist(_sum_of(source.delayed(reader)))
         return kept, compute(self.client, [delayed(summary)(kept)])[0]
 
     def quantize(

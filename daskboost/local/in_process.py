@@ -25,7 +25,7 @@ from daskboost.data.cuts.sketch import DataSketch
 from daskboost.data.input.labels import LabelStats, computed
 from daskboost.data.input.row_batch import Features
 from daskboost.data.input.row_columns import RowBatch
-from daskboost.data.input.source import Source
+from daskboost.data.input.source import Reader, Source
 from daskboost.data.saved.subset import selected_stats
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
@@ -155,13 +155,13 @@ class LocalRunner:
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
 
-    def total(self, source: Source, read: Callable[..., T]) -> T:
+    def total(self, source: Source, reader: Reader[T]) -> T:
         """See `Runner.total`."""
-        return reduce(add, source.made_by(read))
+        return reduce(add, source.read_by(reader))
 
-    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[T, R]:
+    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[T, R]:
         """See `Runner.kept_total`."""
-        found = self.total(source, read)
+        found = self.total(source, reader)
         return found, summary(found)
 
 

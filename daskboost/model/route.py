@@ -177,7 +177,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         _predict_partition,
         *margins,
         request=_in_graph(request),
-        spec=spec,
+        spec=replace(spec, schema=spec.schema.columns),  # how features are made of these the model knows
         names=names,
         meta=frame_of(empty, x._meta.index[:0], names),
         align_dataframes=False,
@@ -202,6 +202,7 @@ def _predict_partition(
 def _run(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec, where: str = ""
          ) -> npt.NDArray[Any]:  # fmt: skip
     """One partition's prediction, as an array where the partition lies."""
+    spec = replace(spec, schema=request.booster.schema)
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
     return run(request, [spec.read(x, {"base_margin": base_margin}, where=where)])
@@ -236,7 +237,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         "r" + _AXES[: empty.ndim - 1],
         *pairs,
         request=_in_graph(request),
-        spec=spec,
+        spec=replace(spec, schema=spec.schema.columns),  # how features are made of these the model knows
         new_axes=dict(zip(_AXES, empty.shape[1:], strict=False)),
         concatenate=True,
         align_arrays=False,

@@ -14,12 +14,13 @@ from strategies.device_arrays import Place, place
 from strategies.pairs import every_pair
 from strategies.trees import Data, make_data
 
-from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
+from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.data.chunks import build
 from daskboost.data.chunks.device_chunk import joined_runs
 from daskboost.data.input import blocks
 from daskboost.data.input.device_read import dense_rows
 from daskboost.devices.gpu.quantize import sketch as gpu_sketch
+from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.errors import DeviceError
 
 __all__ = ["place"]
@@ -235,3 +236,19 @@ def test_estimators(place: Place, data: Data) -> None:
     assert classified.booster_.to_bytes() == numbered.booster_.to_bytes()
     coded = DaskBoostClassifier(n_estimators=2, device="cuda", max_bin=16).fit(place.array(X), place.array(y > 1))
     assert coded.classes_.tolist() == [False, True]
+
+
+def test_categories_of_frames_on_a_gpu(place: Place, rng: np.random.Generator) -> None:
+    """Their columns come to the host; features go where the others are quantized."""
+    n = 900
+    town = pd.Series(rng.choice(["Ulm", "Bonn", "Rom"], n), dtype=object).where(pd.Series(rng.random(n) < 0.9), None)
+    frame = pd.DataFrame({"size": rng.standard_normal(n), "town": town, "zone": rng.integers(0, 40, n)})
+    y = ((town == "Ulm") ^ (frame["zone"] % 3 == 0)).to_numpy(np.float32)
+    with quantized(frame, y, None, categorical_features=["zone"]) as host:
+        expected = model(host, "cpu")
+    with quantized(place.frame(frame), y, None, categorical_features=["zone"]) as there:
+        assert model(there, "cuda") == expected
+    booster = Booster.from_bytes(expected)
+    np.testing.assert_array_equal(to_host(booster.predict(place.frame(frame))), booster.predict(frame))
+    with quantized(frame, y, None, categorical_features=["zone"], device="cuda") as uploaded:
+        assert model(uploaded, "cuda") == expected

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from daskboost.data.input.parquet import RowGroup
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import CATEGORICAL, host_column
 from daskboost.data.input.source import Source
+from daskboost.data.input.uploaded_rows import naming
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -62,12 +62,19 @@ class PartitionCategories:
         return PartitionCategories(self.sizes + other.sizes, levels, self.labels + other.labels)
 
 
-def read_categories(x: object, given: Mapping[str, Any], *, where: str = "", spec: ReadSpec) -> PartitionCategories:
-    """Read the categorical columns and the labels of a partition; parameters and errors as of `ReadSpec.read`."""
-    block = host_block(x)
-    levels = [LevelCounts.of(column, name) for name, column in category_columns(spec, spec.schema, block)]
-    label, weight = _labels(block, given, spec)
-    return PartitionCategories((n_rows_of(block),), tuple(levels), count_labels(label, weight))
+@dataclass(frozen=True)
+class LevelReader:
+    """The first read of categorical columns: counts levels and labels."""
+
+    spec: ReadSpec
+
+    def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
+        """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
+        block, spec = host_block(x), self.spec
+        with naming(where):
+            levels = [LevelCounts.of(column, name) for name, column in category_columns(spec, spec.schema, block)]
+            label, weight = _labels(block, given, spec)
+            return PartitionCategories((n_rows_of(block),), tuple(levels), count_labels(label, weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +119,14 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             f"X has categorical columns, such as {names[0]!r}, whose statistics need labels: pass y, or reference= of "
             "the data set that a model is trained on"
         )
-    found = runner.total(source, partial(read_categories, spec=source.spec))
+    found = runner.total(source, LevelReader(source.spec))
     levels = tuple(Levels.kept(counts, options.most_levels) for counts in found.levels)
     _say_pooled(names, levels)
     target = Target.of(found.labels, source.spec.classes is not None)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
     reader = FoldReader(source.spec, levels, target, options.seed)
-    counts, summary = runner.kept_total(numbered, reader.read, attrgetter("summary"))
+    counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
     encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.tables, strict=True)])
     encoder = Encoder(
         source.schema, target, summary.priors,

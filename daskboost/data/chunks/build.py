@@ -29,7 +29,7 @@ from daskboost.data.cuts.sketch import default_capacity, refine_batch, sketch_ba
 from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.row_columns import ColumnSummary, RowBatch
-from daskboost.data.input.source import Source
+from daskboost.data.input.source import Reader, Source
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DatasetFormatError, StorageError, shortened
@@ -67,11 +67,11 @@ class Runner(Protocol):
         """`function(block)` of raw blocks, some of them lazy."""
         ...
 
-    def total(self, source: Source, read: Callable[..., T]) -> T:
-        """Sum of what `read`, called as `ReadSpec.read` is, makes of each partition; in their order."""
+    def total(self, source: Source, reader: Reader[T]) -> T:
+        """Sum of what a reader makes of each partition, in their order."""
         ...
 
-    def kept_total(self, source: Source, read: Callable[..., T], summary: Callable[[T], R]) -> tuple[object, R]:
+    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
         """What stands for such a sum among the blocks of partitions, as it may stay where these lie; and its
         summary."""
         ...

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -39,8 +39,17 @@ logger = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the values of Dask's objects, in order."""
+
+
+class Reader(Protocol[T_co]):
+    """Makes something of each partition; `ReadSpec` makes a `RowBatch`."""
+
+    def read(self, x: Any, given: Mapping[str, Any], *, where: str = "") -> T_co:
+        """Return what is made of one partition; parameters as of `ReadSpec.read`."""
+        ...
 
 
 def compute_here(lazy: Sequence[Any]) -> Sequence[Any]:
@@ -65,15 +74,15 @@ class Partition:
     together: Any = None
     """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
-    def load(self, read: Callable[..., T], compute: Compute) -> T:
-        """Compute the blocks and read them here; `read` as of `Source.batches`."""
+    def load(self, reader: Reader[T], compute: Compute) -> T:
+        """Compute the blocks and read them here."""
         blocks: Sequence[Any] = self.blocks
         if self.together is not None:
             (blocks,) = compute([self.together])
         elif lazy := [block for block in blocks if is_lazy(block)]:
             results = iter(compute(lazy))
             blocks = [next(results) if is_lazy(block) else block for block in blocks]
-        return read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
+        return reader.read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
 
 
 @dataclass(frozen=True)
@@ -155,12 +164,12 @@ class Source:
 
         Errors are those of `ReadSpec.read`, and DataTypeError for text labels without classes, before anything is read.
         """
-        return self.made_by(replace(self.spec, threads=threads).read)
+        return self.read_by(replace(self.spec, threads=threads))
 
-    def made_by(self, read: Callable[..., T]) -> Iterator[T]:
-        """Read the partitions one after another by a function such as `ReadSpec.read`."""
+    def read_by(self, reader: Reader[T]) -> Iterator[T]:
+        """Read the partitions one after another by other means than `spec`; yield what that makes of them."""
         self.require_numeric_labels()
-        return (partition.load(read, self.compute) for partition in self.partitions)
+        return (partition.load(reader, self.compute) for partition in self.partitions)
 
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.
@@ -208,27 +217,32 @@ class Source:
         """The same rows, features on the host to be read where they are predicted; see `ReadSpec.is_late`."""
         return replace(self, spec=replace(self.spec, is_late=True))
 
-    def delayed(self, read: Callable[..., Any] | None = None) -> list[Delayed]:
+    def delayed(self, reader: Reader[Any] | None = None) -> list[Delayed]:
         """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
         labels without classes.
 
-        `read` : yields something else, a function such as `ReadSpec.read`.
+        `reader` : reads partitions, in place of `spec`, and yields something else.
 
         Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
         freed as soon as they are read.
         """
         self.require_numeric_labels()
-        names, read = tuple(self.beside), read or self.spec.read
-        fused = self._mapped(
-            partial(_read_frames, names=names, read=read), partial(_read_arrays, names=names, read=read)
-        )
+        names, fused = tuple(self.beside), None
+        if reader is None and self.schema.encoder is None:
+            fused = self._mapped(
+                partial(_read_frames, names=names, reader=self.spec),
+                partial(_read_arrays, names=names, reader=self.spec),
+            )
         if fused is not None:
             return fused
         from dask import delayed, optimize
 
-        name = f"daskboost-read-{uuid4().hex}"
-        task = delayed(partial(_read_blocks, read=read), pure=False, traverse=False)
-        lazy = [task(p.names, p.where, *p.blocks, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
+        name, own = f"daskboost-read-{uuid4().hex}", reader or self.spec
+        # One value of the graph, which workers get once: levels of categories may take many megabytes.
+        shared = delayed(own, name=f"{name}-shared", traverse=False)
+        task = delayed(_read_partition, pure=False, traverse=False)
+        lazy = [task(p.names, p.where, p.together, *p.blocks, reader=shared, dask_key_name=f"{name}-{p.index}")
+                for p in self.partitions]  # fmt: skip
         return list(optimize(*lazy)) if self.is_dask else lazy
 
     def _mapped(self, of_frames: Callable[..., Any], of_arrays: Callable[..., Any]) -> list[Delayed] | None:
@@ -288,18 +302,22 @@ def _only(block: Any) -> Any:
     return block
 
 
-def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, read: Callable[..., T]) -> T:
-    return read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
+def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, reader: Reader[T]) -> T:
+    return reader.read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
 
 
-def _read_frames(*blocks: Any, names: tuple[str, ...], read: Callable[..., T], partition_info: Any = None) -> T:
+def _read_partition(names: tuple[str, ...], where: str, together: Any, *blocks: Any, reader: Reader[T]) -> T:
+    return _read_blocks(names, where, *(blocks if together is None else together), reader=reader)
+
+
+def _read_frames(*blocks: Any, names: tuple[str, ...], reader: Reader[T], partition_info: Any = None) -> T:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return _read_blocks(names, where, *blocks, read=read)
+    return _read_blocks(names, where, *blocks, reader=reader)
 
 
-def _read_arrays(number: Any, *blocks: Any, names: tuple[str, ...], read: Callable[..., T]) -> T:
-    return _read_blocks(names, f"partition {int(number[0])}", *_arrays_together(number, *blocks), read=read)
+def _read_arrays(number: Any, *blocks: Any, names: tuple[str, ...], reader: Reader[T]) -> T:
+    return _read_blocks(names, f"partition {int(number[0])}", *_arrays_together(number, *blocks), reader=reader)
 
 
 def make_source(
