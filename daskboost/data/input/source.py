@@ -47,7 +47,7 @@ Compute = Callable[[Sequence[Any]], Sequence[Any]]
 class Reader(Protocol[T_co]):
     """Makes something of each partition; `ReadSpec` makes a `RowBatch`."""
 
-    def read(self, x: Any, given: Mapping[str, Any], *, where: str = "") -> T_co:
+    def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> T_co:
         """Return what is made of one partition; parameters as of `ReadSpec.read`."""
         ...
 
@@ -287,11 +287,11 @@ class Source:
             )
 
 
-def _frames_together(*blocks: Any) -> tuple[Any, ...]:
+def _frames_together(*blocks: object) -> tuple[object, ...]:
     return blocks
 
 
-def _arrays_together(number: Any, *blocks: Any) -> tuple[Any, ...]:
+def _arrays_together(number: object, *blocks: object) -> tuple[object, ...]:
     return tuple(map(_only, blocks))
 
 
@@ -302,11 +302,12 @@ def _only(block: Any) -> Any:
     return block
 
 
-def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, reader: Reader[T]) -> T:
+def _read_blocks(names: tuple[str, ...], where: str, *blocks: object, reader: Reader[T]) -> T:
     return reader.read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
 
 
-def _read_partition(names: tuple[str, ...], where: str, together: Any, *blocks: Any, reader: Reader[T]) -> T:
+def _read_partition(names: tuple[str, ...], where: str, together: Sequence[object] | None, *blocks: object,
+                    reader: Reader[T]) -> T:  # fmt: skip
     return _read_blocks(names, where, *(blocks if together is None else together), reader=reader)
 
 
