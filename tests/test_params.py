@@ -44,7 +44,7 @@ def build(**values: Any) -> TrainParams:
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
         ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),
         ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),
-        ({"enable_categorical": True}, "unknown parameter 'enable_categorical'; categorical columns are not part of"),
+        ({"enable_categorical": True}, "unknown parameter 'enable_categorical'; columns of texts and categories"),
         ({"early_stopping_rounds": 5}, "unknown parameter 'early_stopping_rounds'; it is an argument of train"),
         ({"nfold": 5}, "unknown parameter 'nfold'; it is folds of cv and train_many"),
         ({"metrics": "auc", "eval_metric": "auc"}, "'metrics' and 'eval_metric' are two names of one parameter"),

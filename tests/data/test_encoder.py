@@ -223,7 +223,7 @@ def test_what_contradicts_categories_is_refused(frame: pd.DataFrame) -> None:
 
     with pytest.raises(DataError, match="categorical columns, such as 'town', whose statistics need labels: pass y"):
         QuantizedDataset(frame.drop(columns="y"))
-    with pytest.raises(ParameterError, match="categorical_features names 'tow', which is no feature of X"):
+    with pytest.raises(ParameterError, match="categorical_features names 'tow', no feature of X"):
         make_source(frame, "y", categorical=["tow"])
     with pytest.raises(ParameterError, match=r"categorical_features names 3, .* columns 0 to 2"):
         make_source(np.zeros((4, 3)), categorical=[3])

@@ -82,7 +82,7 @@ def test_a_column_that_is_text_in_one_of_many_files_is_named(tmp_path: Path) -> 
         QuantizedDataset(tmp_path, "y")
     pa.parquet.write_table(pa.table({"a": [0.5], "y": [0]}), tmp_path / "1.parquet")
     (tmp_path / "2.parquet").unlink()
-    assert make_source(tmp_path).schema.kinds == ("float",)
+    assert make_source(tmp_path, "y").schema.kinds == ("float",)
 
 
 @pytest.mark.parametrize("dtype", [object, "U3", "datetime64[s]", "timedelta64[s]", complex])

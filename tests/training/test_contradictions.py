@@ -194,7 +194,7 @@ def test_evaluation_sets_are_judged_before_training_rows_are_read() -> None:
     for bad, error, message in (
         ((X[:, :2], Y), DataError, "X has 2 features"),
         ((X, Y[:50]), DataError, "y has 50 rows, but X has 60"),
-        ((frame.assign(b="x"), Y), DataTypeError, "'b'"),
+        ((frame.assign(b="x"), Y), DataTypeError, "'f1' is of type str, but held numbers in training"),
     ):
         with pytest.raises(error, match=message):
             DaskBoostRegressor().fit(unread(), y, eval_set=[(X, Y), bad])

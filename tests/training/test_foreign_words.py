@@ -106,8 +106,8 @@ PLACES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize(("place", "word", "message"), [
-    ("fit", "cat_features", "categorical columns are not part of this version: encode them as numbers"),
-    ("fit", "categorical_feature", "categorical columns are not part of this version"),
+    ("fit", "cat_features", "give it to the constructor: categorical_features=..."),
+    ("fit", "one_hot_max_size", "categorical columns become target statistics"),
     ("fit", "eta", "give it to the constructor: learning_rate=..."),
     ("fit", "max_depth", "give it to the constructor: max_depth=..."),
     ("fit", "verbosity", "metrics are printed by train and fit with verbose=True"),
@@ -117,7 +117,8 @@ PLACES: dict[str, Callable[..., Any]] = {
     ("fit", "zzzz", "arguments are X, base_margin, .*y"),
     ("train", "max_depth", r"give it in params: \{'max_depth': ...\}"),
     ("train", "seed", r"give it in params: \{'random_state': ...\}"),
-    ("train", "enable_categorical", "categorical columns are not part of this version"),
+    ("train", "enable_categorical", "columns of texts and categories are always taken as such"),
+    ("train", "categorical_feature", "it is a parameter of the estimators and of QuantizedDataset.from_dask"),
     ("train", "feval", "use custom_metric of train"),
     ("train", "n_estimators", "rounds are num_boost_round of train"),
     ("train", "valid_sets", "evaluation sets are evals="),
@@ -126,7 +127,7 @@ PLACES: dict[str, Callable[..., Any]] = {
     ("cv", "verbose_eval", "metrics are printed by train and fit"),
     ("cv", "as_pandas", "the result is a pandas.DataFrame"),
     ("train_many", "metrics", r"give it in params: \{'eval_metric': ...\}"),
-    ("from_dask", "enable_categorical", "categorical columns are not part of this version"),
+    ("from_dask", "enable_categorical", "columns of texts and categories are always taken as such"),
     ("from_dask", "learning_rate", r"give it to train, in params: \{'learning_rate': ...\}"),
     ("from_dask", "group", "ranking is not part of this version"),
 ])  # fmt: skip

@@ -63,6 +63,8 @@ def test_an_argument_of_train(name: str, value: Any, data: QuantizedDataset) -> 
 @pytest.mark.parametrize("name", sorted(DaskBoostClassifier().get_params()))
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 def test_a_parameter_of_an_estimator(name: str, value: Any) -> None:
+    if name == "categorical_features" and isinstance(value, set):
+        return  # columns of numbers, which are no categories
     kind, labels = (DaskBoostClassifier, CODES) if name == "class_weight" else (DaskBoostRegressor, Y)
     values: dict[str, Any] = {"n_estimators": 1, "n_jobs": 1, name: value}
     noun = "metric" if name == "eval_metric" else name

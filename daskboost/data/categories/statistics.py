@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daskboost.data.cuts.cell_counts import CellCounts
-from daskboost.data.cuts.cut_points import make_cuts
 from daskboost.data.cuts.key_counts import KeyTable, values_of
 from daskboost.dtypes import Float32, Int32, Int64, UInt8
 from daskboost.errors import DataError
@@ -75,6 +74,8 @@ class Target:
             Whether labels are codes of classes, whose order means nothing: of many, statistics are of the most
             frequent ones.
         """
+        from daskboost.data.cuts.cut_points import make_cuts  # which loads numba: models are read without
+
         cells = CellCounts(labels.offsets, labels.lower, labels.upper, labels.counts[:, 0], np.zeros(1, np.bool_))
         n_labels = len(cells.lower)
         n_levels = n_labels if n_labels <= MOST_STATISTICS else MOST_TARGET_LEVELS if are_classes else 2

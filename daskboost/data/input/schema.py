@@ -13,6 +13,7 @@ import numpy as np
 
 from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.params import shown as in_words
 
 if TYPE_CHECKING:
     from pandas.api.extensions import ExtensionDtype
@@ -159,11 +160,11 @@ def places_of(categorical: Sequence[Hashable], names: Sequence[str] | None, n_fe
     for each in categorical:
         if isinstance(each, int | np.integer) and not isinstance(each, bool) and 0 <= each < n_features:
             found.add(int(each))
-        elif names is not None and str(each) in names:
-            found.add(names.index(str(each)))
+        elif names is not None and isinstance(each, str) and each in names:
+            found.add(names.index(each))
         else:
             known = f"columns 0 to {n_features - 1}" if names is None else listed([repr(name) for name in names])
-            raise ParameterError(f"categorical_features names {each!r}, which is no feature of X; it has {known}.")
+            raise ParameterError(f"categorical_features names {in_words(each)}, no feature of X; it has {known}.")
     return tuple(sorted(found))
 
 
