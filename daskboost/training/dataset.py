@@ -200,7 +200,7 @@ class QuantizedDataset:
             Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
             They become target statistics of the labels (`docs/categories.md`).
         random_state : int, default 0
-            Seed of the order of rows that these statistics go by.
+            Seed of the folds that these statistics go by (`docs/categories.md`).
         device_memory_limit : int or str, optional
             Memory of a GPU that quantizing and bins may take, those of a `reference` in this process included; by
             default what is free. Partitions may be larger.
@@ -247,7 +247,8 @@ class QuantizedDataset:
         """
         if init_model is not None:
             check_same_features(init_model, source.schema, "X")
-            source = source.with_schema(init_model.schema)
+            if source.schema.categorical or init_model.schema.encoder is not None:  # features are the model's
+                source = source.with_schema(init_model.schema)
         if reference is not None:
             source = source.with_schema(reference.schema)
         directory = spill_path(spill_directory)

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import pandas as pd
 import pytest
 from distributed import Client
 from strategies.rows import regression
 from strategies.saved_dataset import edit
 
-from daskboost import Booster, QuantizedDataset, train
-from daskboost.errors import DataError, DatasetFormatError, ParameterError
+from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, train
+from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
 
 PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1}
 X, Y = regression(200)
@@ -159,3 +160,14 @@ def test_models_that_name_a_parameter_of_the_past_load_and_continue(models: tupl
     with QuantizedDataset.from_dask(X, Y) as data:
         continued = train(PARAMS, data, 1, init_model=old)
     assert continued.to_bytes() == models[1].to_bytes()
+
+
+def test_names_of_the_new_rows_are_kept() -> None:
+    """They are those of the rows that a fit has, also where the model that it continues knows none."""
+    x, y = regression(60, 2)
+    first = DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(x, y)
+    frame = pd.DataFrame(x, columns=["a", "b"])
+    second = DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(frame, y, init_model=first)
+    assert second.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(DataTypeError, match="'a'"):
+        DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(frame.assign(a="x"), y, init_model=first)
