@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ SMALL_DATA_GRADIENT = np.int32  # g, h of small data, all of whose rows have sum
 HISTOGRAM = np.int64  # sums of quantized gradients: 2**48 rows of 15 bits cannot overflow
 GAIN = np.float64  # gains and leaf values, computed from exact integers
 
+T = TypeVar("T", bound=np.generic)
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -98,6 +99,22 @@ class Csr(NamedTuple):
 def flat(values: Array) -> Array:
     """Return a view of a matrix of one column as a vector, shape (rows,); any other array as it is."""
     return values[:, 0] if values.shape[1:] == (1,) else values
+
+
+def read_only(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Return a view that cannot be written to, as for memory that is a user's own or Arrow's.
+
+    Numba compiles kernels once more for each mix of arrays that can be written to and arrays that cannot.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def for_kernels(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Return an array that is aligned and not read-only, as received ones may not be: numba would compile every kernel
+    once more."""
+    return np.require(array, requirements=["C", "W", "A"])
 
 
 def in_columns(values: Array) -> Array:

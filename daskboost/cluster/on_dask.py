@@ -207,8 +207,8 @@ async def _announce(client: Client, request: FitRequest, extras: Mapping[str, An
 
 
 async def _withdraw(client: Client, request: FitRequest, within_s: float) -> None:
-    """Sessions that open forget the fit themselves; this is for fits that fail before, on workers that are still there.
-    Those that are lost do not answer."""
+    """Have workers forget a fit that failed before its sessions opened, which they do themselves; lost workers do not
+    answer."""
     await clean_up(
         client,
         lambda: client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore"),

@@ -291,10 +291,10 @@ def _encoded(schema: FeatureSchema, encoder: Encoder | None) -> FeatureSchema:
     """Return the schema with what makes its features; ModelFormatError where that makes others."""
     if encoder is None:
         return schema
-    made = encoder.schema
-    if (made.names, made.kinds) != (schema.names, schema.kinds):
-        fail(f"the encoder makes {made.n_features} features, which are not the {schema.n_features} of the model")
-    return made
+    try:
+        return encoder.schema_for(schema)
+    except ValueError as error:
+        fail(str(error))
 
 
 def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], Encoder | None]:

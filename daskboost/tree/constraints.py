@@ -85,12 +85,10 @@ def interaction_groups(value: object, schema: FeatureSchema) -> Bool | None:
     for g, group in enumerate(members):
         for feature in as_tuple(group):
             groups[g, index.of(feature)] = True
-    alone = np.flatnonzero(~groups.any(axis=0))
-    own = np.zeros((0, schema.n_features), np.bool_)
-    for column in schema.columns.categorical:  # whose features may meet, as a column meets itself
-        if schema.of_column(column).start in alone:
-            own = np.vstack([own, np.isin(np.arange(schema.n_features), schema.of_column(column))])
-    return np.vstack([groups, own]) if schema.encoder is not None else groups
+    # Features of a categorical column in no group may meet each other, as a column meets itself.
+    own = [schema.of_column(column) for column in schema.columns.categorical]
+    alone = [np.isin(np.arange(schema.n_features), features) for features in own if not groups[:, features.start].any()]
+    return np.vstack([groups, *alone])
 
 
 def n_groups(value: object) -> int:

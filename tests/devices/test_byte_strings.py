@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.levels import hash_of
 
-from daskboost.data.categories.values import read_only
 from daskboost.devices.cpu.byte_strings import (
     HashedStrings,
     find_strings,
@@ -16,7 +15,7 @@ from daskboost.devices.cpu.byte_strings import (
     measure_utf8,
     write_utf8,
 )
-from daskboost.dtypes import Int64
+from daskboost.dtypes import Int64, read_only
 
 STRINGS = st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"a", b"ab", b"a\0", b"abcdefgh", b"abcdefghi"]))
 TEXTS = st.text(max_size=6) | st.sampled_from(["", "a\0b", "é", "\u07ff\u0800", "\uffff\U00010000", "\U0010ffff"])

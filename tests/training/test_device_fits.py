@@ -239,7 +239,7 @@ def test_estimators(place: Place, data: Data) -> None:
 
 
 def test_categories_of_frames_on_a_gpu(place: Place, rng: np.random.Generator) -> None:
-    """Their columns come to the host; features go where the others are quantized."""
+    """Categorical columns come to the host, and features of them go where the others are quantized."""
     n = 900
     town = pd.Series(rng.choice(["Ulm", "Bonn", "Rom"], n), dtype=object).where(pd.Series(rng.random(n) < 0.9), None)
     frame = pd.DataFrame({"size": rng.standard_normal(n), "town": town, "zone": rng.integers(0, 40, n)})

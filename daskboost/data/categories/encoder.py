@@ -6,7 +6,7 @@ a code where it has but two: numbers, so that all that comes after (sketches, bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,16 @@ from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, 
 from daskboost.data.categories.levels import UNKNOWN, Levels
 from daskboost.data.categories.read_column import MISSING
 from daskboost.data.categories.statistics import StatisticTable, Target
+from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
-from daskboost.data.input.parquet import RowGroup
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema
 from daskboost.dtypes import Float32, Int32
 
 if TYPE_CHECKING:
     from daskboost.data.input.kinds import Table
+    from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
 
@@ -105,6 +106,13 @@ class Encoder:
             kinds += [*["float"] * n_statistics, kind if encoder is None else "int"]
         return FeatureSchema(tuple(names), tuple(kinds), self)
 
+    def schema_for(self, features: FeatureSchema) -> FeatureSchema:
+        """Return the schema of features that a file has, with what makes them; ValueError where this makes others."""
+        made = self.schema
+        if (made.names, made.kinds) != (features.names, features.kinds):
+            raise ValueError(f"the encoder makes {made.n_features} features, not the {features.n_features} there are")
+        return made
+
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block of raw rows.
 
@@ -135,7 +143,7 @@ class Encoder:
         counts: FoldCounts | None = given.get(FOLD_COUNTS)
         folds = None if counts is None else folds_of(counts.seed, given[FIRST_ROW], len(found))
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        columns = category_columns(spec, self.columns, rows)
+        columns = category_columns(spec, rows)
         for place, ((at, encoder), (name, column)) in enumerate(zip(encoders, columns, strict=True)):
             codes, first = encoder.levels.codes(column, name), self.edges[at]
             if not self._n_statistics(encoder):
@@ -156,8 +164,7 @@ class Encoder:
             return
         kinds = tuple(self.columns.kinds[column] for column in numbers)
         schema = FeatureSchema(tuple(map(self.columns.label, numbers)), kinds)
-        places = places_of(spec, self.columns)
-        reader = replace(spec, schema=schema, columns=tuple(places[column] for column in numbers))
+        reader = replace(spec, schema=schema, columns=tuple(spec.places[column] for column in numbers))
         features = reader.host_features(block)
         assert isinstance(features, DenseRows)
         out[:, [self.edges[column] for column in numbers]] = features.values
@@ -189,20 +196,10 @@ class Encoder:
         return cls(columns, target, priors, tuple(encoders))
 
 
-def places_of(spec: ReadSpec, columns: FeatureSchema) -> Sequence[Any]:
-    """Return where raw columns lie in a block: names of a frame's, positions of an array's."""
-    return range(columns.n_features) if spec.columns is None else spec.columns
-
-
-def category_columns(spec: ReadSpec, columns: FeatureSchema, block: Any) -> list[tuple[str, Any]]:
+def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
     """Return the label and the values of each categorical column of a block in the host's memory."""
-    places, is_matrix = places_of(spec, columns), kind_of(block) == "numpy"
+    columns, places, is_matrix = spec.schema.columns, spec.places, kind_of(block) == "numpy"
     return [
         (columns.label(at), block[:, places[at]] if is_matrix else column_of(block, places[at]))
         for at in columns.categorical
     ]
-
-
-def n_rows_of(block: Sized | RowGroup) -> int:
-    """Return the number of rows of a block."""
-    return block.n_rows if isinstance(block, RowGroup) else len(block)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daskboost.data.categories.statistics import StatisticTable, Target, for_kernels
-from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.data.categories.statistics import StatisticTable, Target
+from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.hashing import Purpose, draws, key
 
 if TYPE_CHECKING:

@@ -27,9 +27,29 @@ WORTH_SELECTING = 32
 selecting 1,000 of 2 million took a fifteenth of sorting them, selecting a third of them five times as long."""
 
 
+class _OfValues:
+    """What levels are, by the values that they have."""
+
+    values: LevelValues
+
+    @property
+    def kind(self) -> str:
+        """Return "text", "integer", "boolean", or "" for a column without values."""
+        return self.values.kind
+
+    @property
+    def names(self) -> Names:
+        """Return the levels as an object array of `str`, or as int64; booleans are 0 and 1."""
+        return self.values.names
+
+    @property
+    def n_levels(self) -> int:
+        return len(self.values)
+
+
 @wire.register
 @dataclass(frozen=True, eq=False)
-class LevelCounts:
+class LevelCounts(_OfValues):
     """Distinct values of one categorical column with their rows; `a + b` is that of both, in any order the same.
 
     Parameters
@@ -83,23 +103,9 @@ class LevelCounts:
         return self.merged([self, other])
 
     @property
-    def kind(self) -> str:
-        """Return "text", "integer", "boolean", or "" for a column without values."""
-        return self.values.kind
-
-    @property
     def hashes(self) -> UInt64:
         """Return the hash of each level, increasing."""
         return self.values.hashes
-
-    @property
-    def names(self) -> Names:
-        """Return the levels as an object array of `str`, or as int64; booleans are 0 and 1."""
-        return self.values.names
-
-    @property
-    def n_levels(self) -> int:
-        return len(self.values)
 
     @property
     def n_rows(self) -> int:
@@ -109,7 +115,7 @@ class LevelCounts:
 
 @wire.register
 @dataclass(frozen=True, eq=False)
-class Levels:
+class Levels(_OfValues):
     """The levels of a column that a model knows, in the order of their codes.
 
     Parameters
@@ -176,20 +182,6 @@ class Levels:
             f"column {name!r} holds {with_example(values.kind, values.example)}, but "
             f"{with_example(self.kind, self.values.example)} in training. Convert it to the type that it had there."
         )
-
-    @property
-    def kind(self) -> str:
-        """Return "text", "integer", "boolean", or "" for a column without values."""
-        return self.values.kind
-
-    @property
-    def names(self) -> Names:
-        """Return the levels as an object array of `str`, or as int64; booleans are 0 and 1."""
-        return self.values.names
-
-    @property
-    def n_levels(self) -> int:
-        return len(self.values)
 
     def to_json(self) -> dict[str, Any]:
         """Return the levels as plain values: `from_json` reads them."""

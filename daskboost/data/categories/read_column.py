@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daskboost.data.categories.refusals import mixed_objects, no_level, no_unicode, require_int64, whole_numbers
-from daskboost.data.categories.values import BOOLEAN, INTEGER, NOTHING, TEXT, LevelValues, read_only
+from daskboost.data.categories.values import BOOLEAN, INTEGER, NOTHING, TEXT, LevelValues
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of, readable
-from daskboost.dtypes import Array, Int64, flat
+from daskboost.dtypes import Array, Int64, flat, read_only
 from daskboost.errors import DataTypeError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 
 from daskboost.data.cuts.cell_counts import CellCounts
 from daskboost.data.cuts.key_counts import KeyTable, values_of
-from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -184,12 +184,6 @@ class StatisticTable:
         if len(counts.shape) != 2 or 0 in counts.shape or (counts < 0).any():
             raise ValueError("counts of categories are no table")
         return cls(counts)
-
-
-def for_kernels(counts: Int64) -> Int64:
-    """Return counts in an array that is aligned and not read-only, as received ones may not be: numba would compile
-    every kernel once more."""
-    return np.require(counts, requirements=["C", "W", "A"])
 
 
 def _received(counts: Int64) -> StatisticTable:

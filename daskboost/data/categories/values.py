@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost import wire
-from daskboost.dtypes import Int32, Int64, UInt8, UInt64
+from daskboost.dtypes import Int32, Int64, UInt8, UInt64, read_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,15 +26,6 @@ TEXT, INTEGER, BOOLEAN, NOTHING = "text", "integer", "boolean", ""
 """Kinds of values, the last one of columns that have none."""
 KINDS = (TEXT, INTEGER, BOOLEAN, NOTHING)
 Names = npt.NDArray[np.object_] | Int64
-T = TypeVar("T", bound=np.generic)
-
-
-def read_only(array: npt.NDArray[T]) -> npt.NDArray[T]:
-    """Return a view that cannot be written to: numba compiles kernels once more for each mix of arrays that can and
-    arrays that cannot, as are those of Arrow's memory."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _as_array(buffer: bytes | pa.Buffer | None) -> UInt8:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Float32, Int64, UInt8, UInt32, in_columns
+from daskboost.dtypes import Float32, Int64, UInt8, UInt32, for_kernels, in_columns
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -238,10 +238,8 @@ class KeyTable:
         )  # fmt: skip
 
     def for_kernels(self) -> KeyTable:
-        """The same in arrays that are aligned and not read-only, as received ones may not be: numba would compile every
-        kernel once more."""
-        arrays = {name: np.require(array, requirements=["C", "W", "A"]) for name, array in self.to_arrays().items()}
-        return KeyTable(**arrays)
+        """The same in arrays as kernels take them, see `dtypes.for_kernels`."""
+        return KeyTable(**{name: for_kernels(array) for name, array in self.to_arrays().items()})
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The fields by name, for the wire."""

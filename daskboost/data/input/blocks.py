@@ -169,6 +169,11 @@ class DaskArrayBlocks(Blocks):
         return list(self.data.to_delayed(optimize_graph=True).ravel())
 
 
+def n_rows_of(block: Any) -> int:
+    """Return the number of rows of a block, of a RowGroup without reading it."""
+    return int(block.n_rows if isinstance(block, RowGroup) else block.shape[0])
+
+
 def row_slice(data: Any, start: int, stop: int) -> Any:
     """Rows `start` to `stop` (exclusive) of local data, sharing its memory."""
     kind = kind_of(data)

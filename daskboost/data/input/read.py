@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sized
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from daskboost.data.input.row_columns import (
 from daskboost.data.input.schema import listed
 from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_for_gpu
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Float32, read_only
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from daskboost.data.input.kinds import Table
     from daskboost.data.input.parquet import RowGroup
-
-T = TypeVar("T", bound=np.generic)
 
 _LIMIT = np.float32(FLOAT32_LIMIT)  # the split that sends all present values left is `x < _LIMIT`
 
@@ -99,6 +97,11 @@ class ReadSpec:
     def frame_columns(self) -> list[Hashable]:
         """All columns of a frame that `read` looks at, each once."""
         return list(dict.fromkeys(chain(self.columns or (), *self.inside.values())))
+
+    @property
+    def places(self) -> Sequence[Hashable]:
+        """Return where the columns of `schema` lie in a block: their names in a frame, their positions in an array."""
+        return range(self.schema.columns.n_features) if self.columns is None else self.columns
 
     def read(self, x: Any, given: Mapping[str, Any], *, where: str = "") -> RowBatch:
         """Convert and check one partition.
@@ -180,7 +183,7 @@ class ReadSpec:
         if not math.isnan(self.missing):
             given = values
             values = np.where(given == np.float32(self.missing), np.float32(np.nan), given)
-        features = DenseRows(_frozen(values))
+        features = DenseRows(read_only(values))
         if any(by_rows(lambda start, stop: _beyond(values[start:stop]), values, self.threads)):
             with np.errstate(invalid="ignore"):
                 self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
@@ -200,7 +203,7 @@ class ReadSpec:
             values, indices, indptr = values[~absent], indices[~absent], kept[indptr]
         if len(values) and _beyond(values):
             self.refuse_infinite(np.unique(indices[np.abs(values) >= _LIMIT]))
-        return SparseRows(_frozen(indptr), _frozen(indices), _frozen(values), int(x.shape[1]))
+        return SparseRows(read_only(indptr), read_only(indices), read_only(values), int(x.shape[1]))
 
     def check_features(self, n_features: int) -> None:
         """Refuse a partition of another number of features."""
@@ -221,7 +224,7 @@ class ReadSpec:
 
 def _of_length(values: AnyColumn, n_rows: int, name: str) -> AnyColumn:
     require_length(values, n_rows, name)
-    return values if isinstance(values, DeviceColumn) else _frozen(values)
+    return values if isinstance(values, DeviceColumn) else read_only(values)
 
 
 def require_length(values: Sized, n_rows: int, name: str) -> None:
@@ -236,10 +239,3 @@ def require_length(values: Sized, n_rows: int, name: str) -> None:
 def _beyond(values: Float32) -> bool:
     """Whether any value is at or beyond float32's largest; NaN is not."""
     return bool(np.fmax.reduce(values, axis=None) >= _LIMIT or np.fmin.reduce(values, axis=None) <= -_LIMIT)
-
-
-def _frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:
-    """A read-only view: a batch may be the user's own memory, which nobody may write to."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.errors import DataError, DataTypeError, ParameterError
-from daskboost.params import shown as in_words
+from daskboost.params import shown
 
 if TYPE_CHECKING:
     from pandas.api.extensions import ExtensionDtype
@@ -97,10 +97,10 @@ def feature_kinds(
     as_named = ["C" if i in categorical and letter in "iubf" else letter for i, letter in enumerate(letters)]
     refused = [i for i, letter in enumerate(as_named) if letter not in FEATURE_KINDS and letter not in CATEGORY_LETTERS]
     if refused:
-        shown = listed([f"{names[i]!r} ({dtypes[i]})" for i in refused])
+        columns = listed([f"{names[i]!r} ({dtypes[i]})" for i in refused])
         remedies = dict.fromkeys(_REMEDIES.get(letters[i], _REMEDIES["V"]) for i in refused)
         raise DataTypeError(
-            f"{what} has {len(refused)} column(s) of a type that cannot be a feature: {shown}. "
+            f"{what} has {len(refused)} column(s) of a type that cannot be a feature: {columns}. "
             f"Features are numbers, booleans or categories: {'; '.join(remedies)}."
         )
     return tuple(FEATURE_KINDS.get(letter, CATEGORICAL) for letter in as_named)
@@ -164,7 +164,7 @@ def places_of(categorical: Sequence[Hashable], names: Sequence[str] | None, n_fe
             found.add(names.index(each))
         else:
             known = f"columns 0 to {n_features - 1}" if names is None else listed([repr(name) for name in names])
-            raise ParameterError(f"categorical_features names {in_words(each)}, no feature of X; it has {known}.")
+            raise ParameterError(f"categorical_features names {shown(each)}, no feature of X; it has {known}.")
     return tuple(sorted(found))
 
 

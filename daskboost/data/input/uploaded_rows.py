@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cuts.cell_counts import CHANGED
-from daskboost.data.input.blocks import row_slice
+from daskboost.data.input.blocks import n_rows_of, row_slice
 from daskboost.data.input.convert import raw_values
 from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
 from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
@@ -155,8 +155,7 @@ class UploadedRows:
 
     @cached_property
     def n_rows(self) -> int:
-        block = self.block
-        return int(block.n_rows if isinstance(block, RowGroup) else block.shape[0])
+        return n_rows_of(self.block)
 
     @cached_property
     def n_features(self) -> int:

@@ -226,12 +226,9 @@ def _schema(schema: Json) -> FeatureSchema:
     if "encoder" not in schema:
         return found
     try:
-        made = Encoder.from_json(field(schema, "encoder", dict, "schema")).schema
+        return Encoder.from_json(field(schema, "encoder", dict, "schema")).schema_for(found)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, ModelFormatError) as error:
         raise DatasetFormatError(f"{MANIFEST}: schema.encoder is damaged: {shortened(repr(error))}") from error
-    if (made.names, made.kinds) != (found.names, found.kinds):
-        fail("schema.encoder", f"must make the {found.n_features} features that there are", made.n_features)
-    return made
 
 
 def _features(schema: Json) -> FeatureSchema:
