@@ -24,6 +24,13 @@ def quantize(
     return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts)
 
 
+def quantize_frame(x: Any, y: Vector, **options: Any) -> Any:
+    """A QuantizedDataset of a frame in this process; `options` go to `QuantizedDataset`."""
+    from daskboost import QuantizedDataset
+
+    return QuantizedDataset.from_dask(x, y, n_jobs=threads(), **options)
+
+
 def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:
     """A Booster trained in this process, on `threads()` threads; `more` goes to `daskboost.train`."""
     import daskboost

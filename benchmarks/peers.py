@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -111,10 +111,19 @@ def catboost_pool(x: Matrix, y: Vector, borders: int, device: str) -> Any:
     return pool
 
 
-def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, score: str, rounds: int) -> Any:
+def catboost_category_pool(x: Any, y: Vector, categories: Sequence[str]) -> Any:
+    """CatBoost's pool of a frame, of which some columns hold categories."""
+    import catboost
+
+    return catboost.Pool(x, y, cat_features=list(categories), thread_count=threads())
+
+
+def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, score: str, rounds: int, **more: Any
+                   ) -> Any:  # fmt: skip
     """A model of symmetric trees whose work is like ours: one Newton step a tree, no samples, no noise on scores.
 
-    The learning curve is computed in the first and the last round alone, and half of the GPU is left to others.
+    The learning curve is computed in the first and the last round alone, and half of the GPU is left to others. `more`
+    goes to CatBoost.
     """
     import catboost
 
@@ -124,7 +133,7 @@ def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, sco
         "l2_leaf_reg": 1.0, "boosting_type": "Plain", "bootstrap_type": "No", "random_strength": 0,
         "score_function": score, "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1,
         "metric_period": rounds, "task_type": _task_type(device), "logging_level": "Silent",
-        "allow_writing_files": False, **on_gpu,
+        "allow_writing_files": False, **on_gpu, **more,
     }).fit(pool)  # fmt: skip
 
 

@@ -77,6 +77,11 @@ class ClusterRunner:
         self._readers: list[str] = []
         """The worker that read each partition last."""
 
+    @property
+    def threads(self) -> int:
+        """See `Runner.threads`: partitions are read side by side."""
+        return 1
+
     def check_spill_directory(self, path: Path | None) -> None:
         """Refuse a directory that a worker cannot write to, before anything is read."""
         if path is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from daskboost.data.categories.encoder import ColumnEncoder, Encoder, category_columns
+from daskboost.data.categories.encoder import ColumnEncoder, Encoder, category_columns, codes_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.statistics import Target, count_labels
@@ -24,6 +24,7 @@ from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import CATEGORICAL, host_column
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
+from daskboost.devices.cpu.threads import on_threads
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -72,7 +73,8 @@ class LevelReader:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
         block, spec = host_block(x), self.spec
         with naming(where):
-            levels = [LevelCounts.of(column, name) for name, column in category_columns(spec, block)]
+            columns = category_columns(spec, block)
+            levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
             label, weight = _labels(block, given, spec)
             return PartitionCategories((n_rows_of(block),), tuple(levels), count_labels(label, weight))
 
@@ -90,11 +92,10 @@ class FoldReader:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
         block = host_block(x)
         with naming(where):
-            columns = category_columns(self.spec, block)
-            codes = [own.codes(column, name) for own, (name, column) in zip(self.levels, columns, strict=True)]
+            codes = codes_of(self.levels, self.spec, block)
             levels = self.target.levels(*_labels(block, given, self.spec))
         n_codes = [own.n_levels for own in self.levels]
-        return FoldCounts.of(codes, n_codes, self.seed, given[FIRST_ROW], levels, self.target)
+        return FoldCounts.of(codes, n_codes, self.seed, given[FIRST_ROW], levels, self.target, self.spec.threads)
 
 
 def _labels(x: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
@@ -120,13 +121,14 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             f"X has categorical columns, such as {names[0]!r}, whose statistics need labels: pass y, or reference= of "
             "the data set that a model is trained on"
         )
-    found = runner.total(source, LevelReader(source.spec))
+    spec = replace(source.spec, threads=runner.threads)
+    found = runner.total(source, LevelReader(spec))
     levels = tuple(Levels.kept(counts, options.most_levels) for counts in found.levels)
     _say_pooled(names, levels)
     target = Target.of(found.labels, source.spec.classes is not None)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
-    reader = FoldReader(source.spec, levels, target, options.seed)
+    reader = FoldReader(spec, levels, target, options.seed)
     counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
     encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.tables, strict=True)])
     encoder = Encoder(

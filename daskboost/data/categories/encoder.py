@@ -6,7 +6,7 @@ a code where it has but two: numbers, so that all that comes after (sketches, bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,17 @@ from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema
-from daskboost.dtypes import Float32, Int32
+from daskboost.devices.cpu.threads import by_ranges, on_threads
+from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
     from daskboost.data.input.kinds import Table
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
+
+
+TILE_ROWS = 2**13
+"""Rows whose features are made together, so that what they are made of stays in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +44,14 @@ class ColumnEncoder:
 
     def frequencies(self, codes: Int32) -> Float32:
         """Return how many training rows have the level of each row; float32, shape (rows,)."""
-        rows = np.append(self.table.counts[:, 0], 0)  # behind those of missing values, of levels that are not known
-        places = np.where(codes == UNKNOWN, len(rows) - 1, np.where(codes == MISSING, len(rows) - 2, codes))
-        return rows[places].astype(np.float32)
+        return self._rows[codes]
+
+    @cached_property
+    def _rows(self) -> Float32:
+        """The training rows of each code; of `UNKNOWN` and `MISSING`, which are negative, at the end."""
+        assert (UNKNOWN, MISSING) == (-2, -1)
+        rows = self.table.counts[:, 0].astype(np.float32)
+        return np.concatenate([rows[:-1], [np.float32(0)], rows[-1:]])
 
     def numbers(self, codes: Int32) -> Float32:
         """Return the codes as numbers, the number of levels where a value is none of them; float32, NaN missing."""
@@ -139,23 +149,35 @@ class Encoder:
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.edges[-1]), np.float32)
         self._fill_numbers(rows, spec, found)
-        statistics = self.target.statistics(self.priors)
+        columns = codes_of([own.levels for own in self.encoders if own is not None], spec, rows)
         counts: FoldCounts | None = given.get(FOLD_COUNTS)
         folds = None if counts is None else folds_of(counts.seed, given[FIRST_ROW], len(found))
+
+        def fill(start: int, stop: int) -> None:
+            for begin in range(start, stop, TILE_ROWS):
+                tile = slice(begin, min(begin + TILE_ROWS, stop))
+                codes, own_folds = [column[tile] for column in columns], None if folds is None else folds[tile]
+                self._fill_codes(codes, counts, own_folds, found[tile])
+
+        by_ranges(fill, len(found), spec.threads)
+        return found
+
+    def _fill_codes(self, columns: Sequence[Int32], counts: FoldCounts | None, folds: UInt8 | None, out: Float32
+                    ) -> None:  # fmt: skip
+        """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
+        statistics = self.target.statistics(self.priors)
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        columns = category_columns(spec, rows)
-        for place, ((at, encoder), (name, column)) in enumerate(zip(encoders, columns, strict=True)):
-            codes, first = encoder.levels.codes(column, name), self.edges[at]
+        for place, ((at, encoder), codes) in enumerate(zip(encoders, columns, strict=True)):
+            first = self.edges[at]
             if not self._n_statistics(encoder):
-                found[:, first] = encoder.numbers(codes)
+                out[:, first] = encoder.numbers(codes)
                 continue
-            found[:, self.edges[at + 1] - 1] = encoder.frequencies(codes)
+            out[:, self.edges[at + 1] - 1] = encoder.frequencies(codes)
             if counts is None or folds is None:
                 values = encoder.table.values(codes, statistics)
             else:
                 values = counts.values(place, codes, folds, statistics)
-            found[:, first : first + len(self.priors)] = values
-        return found
+            out[:, first : first + len(self.priors)] = values
 
     def _fill_numbers(self, block: Table | RowGroup, spec: ReadSpec, out: Float32) -> None:
         """Copy the columns that are features as they are."""
@@ -194,6 +216,12 @@ class Encoder:
             if own is not None and own.table.n_codes != own.levels.n_levels:
                 raise ValueError("a table is not of as many levels as its column")
         return cls(columns, target, priors, tuple(encoders))
+
+
+def codes_of(levels: Sequence[Levels], spec: ReadSpec, block: Any) -> list[Int32]:
+    """Return the codes of each categorical column of a block in the host's memory; `levels` of each."""
+    columns = list(zip(levels, category_columns(spec, block), strict=True))
+    return on_threads(lambda own: own[0].codes(own[1][1], own[1][0]), columns, spec.threads)
 
 
 def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daskboost.data.categories.statistics import StatisticTable, Target
+from daskboost.devices.cpu.threads import on_threads
 from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.hashing import Purpose, draws, key
 
@@ -148,8 +149,8 @@ class FoldCounts:
 
     @classmethod
     def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], seed: int, first_row: int, levels: UInt8,
-           target: Target) -> FoldCounts:  # fmt: skip
-        """Count the rows of one partition.
+           target: Target, threads: int = 1) -> FoldCounts:  # fmt: skip
+        """Count the rows of one partition, so many columns at the same time.
 
         Parameters
         ----------
@@ -163,7 +164,8 @@ class FoldCounts:
             Of the target, see `Target.levels`.
         """
         steps, folds = target.steps, folds_of(seed, first_row, len(levels))
-        tables = [FoldTable.of(own, n, folds, levels, steps) for own, n in zip(codes, n_codes, strict=True)]
+        columns = list(zip(codes, n_codes, strict=True))
+        tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps), columns, threads)
         counts = np.bincount(levels, minlength=len(steps))[: len(steps)]
         return cls(tuple(tables), np.append(counts.sum(), counts @ steps.astype(np.int64)), seed)
 

@@ -51,6 +51,11 @@ MarginOf = Callable[[Features, Float32 | None], Float32]
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
+    @property
+    def threads(self) -> int:
+        """Threads that a partition may be read on."""
+        ...
+
     def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
         """Rows of each partition, and the sum of what all partitions report."""
         ...

@@ -59,6 +59,7 @@ def _prefetch(
 prefetch: Any = _prefetch  # numba passes the typing context itself, which type checkers cannot know
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 LEAST_POSITIONS = 4096
@@ -180,6 +181,15 @@ def _see_off() -> None:
             lock.acquire(timeout=LEAVE_S)
 
 
+def on_threads(function: Callable[[S], T], items: Sequence[S], threads: int) -> list[T]:
+    """Return `function(item)` of each item, so many at the same time; raises what the first item raises that does."""
+    n_threads = min(threads, len(items))
+    if n_threads <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(function, items))
+
+
 def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int = LEAST_POSITIONS) -> list[T]:
     """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges of at least `least` (but the last).
 
@@ -187,7 +197,4 @@ def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int, least: int 
     """
     step = max(-(-least // 8) * 8, -(-n // max(threads, 1) // 8) * 8 + 8) if threads > 1 else max(n, 1)
     ranges = [(start, min(start + step, n)) for start in range(0, n, step)]
-    if len(ranges) <= 1:
-        return [kernel(start, stop) for start, stop in ranges]
-    with ThreadPoolExecutor(max_workers=len(ranges)) as pool:
-        return list(pool.map(lambda r: kernel(*r), ranges))
+    return on_threads(lambda r: kernel(*r), ranges, len(ranges))
