@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from benchmarks import category_rows
 from benchmarks.category_speed import main
@@ -38,4 +37,4 @@ def test_a_start_and_a_tree_are_timed_and_scored(tmp_path: Path) -> None:
     (row,) = map(json.loads, (tmp_path / "category_speed.jsonl").read_text().splitlines())
     answer = row["answer"]
     assert answer["auc"] > 0.55 and answer["start_seconds"] > 0
-    assert answer["whole_seconds"] == pytest.approx(answer["start_seconds"] + 4 * row["seconds"])
+    assert row["seconds"] < answer["start_seconds"]

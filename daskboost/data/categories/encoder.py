@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from daskboost.data.input.read import ReadSpec
 
 
-TILE_ROWS = 2**13
+TILE_ROWS = 2**14
 """Rows whose features are made together, so that what they are made of stays in a core's cache."""
 
 
@@ -148,16 +148,21 @@ class Encoder:
         """
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.edges[-1]), np.float32)
-        self._fill_numbers(rows, spec, found)
+        numbers = self._numbers(rows, spec)
+        places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         columns = codes_of([own.levels for own in self.encoders if own is not None], spec, rows)
         counts: FoldCounts | None = given.get(FOLD_COUNTS)
-        folds = None if counts is None else folds_of(counts.seed, given[FIRST_ROW], len(found))
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
                 tile = slice(begin, min(begin + TILE_ROWS, stop))
-                codes, own_folds = [column[tile] for column in columns], None if folds is None else folds[tile]
-                self._fill_codes(codes, counts, own_folds, found[tile])
+                codes = [column[tile] for column in columns]
+                folds = None
+                if counts is not None:
+                    folds = folds_of(counts.seed, given[FIRST_ROW] + begin, tile.stop - begin)
+                if numbers is not None:
+                    found[tile, places] = numbers[tile]
+                self._fill_codes(codes, counts, folds, found[tile])
 
         by_ranges(fill, len(found), spec.threads)
         return found
@@ -179,17 +184,17 @@ class Encoder:
                 values = counts.values(place, codes, folds, statistics)
             out[:, first : first + len(self.priors)] = values
 
-    def _fill_numbers(self, block: Table | RowGroup, spec: ReadSpec, out: Float32) -> None:
-        """Copy the columns that are features as they are."""
+    def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
+        """Return the columns that are features as they are; None where there are none."""
         numbers = [column for column, encoder in enumerate(self.encoders) if encoder is None]
         if not numbers:
-            return
+            return None
         kinds = tuple(self.columns.kinds[column] for column in numbers)
         schema = FeatureSchema(tuple(map(self.columns.label, numbers)), kinds)
         reader = replace(spec, schema=schema, columns=tuple(spec.places[column] for column in numbers))
         features = reader.host_features(block)
         assert isinstance(features, DenseRows)
-        out[:, [self.edges[column] for column in numbers]] = features.values
+        return features.values
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `from_json` makes the same encoder."""

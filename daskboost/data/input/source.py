@@ -202,11 +202,14 @@ class Source:
     def at_once(self) -> Source | None:
         """The same rows as one partition, which a GPU takes whole and keeps from one read to the next.
 
-        None for all but plain arrays of the host that have much room there. Refusals do not name a part of the rows, as
-        they do of this source.
+        None for all but plain arrays of the host, and rows whose features are derived there, that have much room on the
+        GPU. Refusals do not name a part of the rows, as they do of this source.
         """
         x, n_rows = self.x, self.n_rows
-        if type(x) is not LocalBlocks or type(x.data) is not np.ndarray or not n_rows or self.spec.columns is not None:
+        if type(x) is not LocalBlocks or not n_rows:
+            return None
+        is_plain = type(x.data) is np.ndarray and self.spec.columns is None
+        if not is_plain and not self.schema.categorical and self.schema.encoder is None:
             return None
         whole = {name: replace(own, cuts=(0, n_rows)) for name, own in self.beside.items() if type(own) is LocalBlocks}
         if len(whole) < len(self.beside) or not upload.takes_whole(self.spec, n_rows):
