@@ -231,6 +231,16 @@ def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
     )
 
 
+def columns_plan(size: FitSize, n_features: int, n_slots: int, n_entries: int, free_bytes: int | None) -> Plan:
+    """Return the plan of trees that grow over all rows of all engines with some of the features, which have so many
+    slots and, where rows are sparse, entries: beside what an engine on its own rows takes, whose evaluation sets are
+    there already."""
+    rows = replace(size.train.of_rows(size.most_rows, n_entries), n_features=n_features)
+    return _arrays(
+        replace(size, train=rows, evals=(), watched=False, n_slots=n_slots), free_bytes, has_columns=True
+    )
+
+
 def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
     """Return the bytes of the largest groups of streamed chunks that leave room, if that is not decided: those with
     which the least plan fits, and takes little more than with one chunk at a time."""
