@@ -31,8 +31,10 @@ from daskboost.fit.peers import Peers
 from daskboost.fit.spec import FitSpec
 
 BLOCKS = 3
-"""Blocks of bins that are there at a time, about, while engines tell each other theirs: what is told, its sum, and
-temporary arrays."""
+"""Blocks of bins that are there at a time while engines tell each other theirs: a block, its parts, and temporary
+arrays."""
+SLOT_BYTES = 4
+"""Bytes of an entry of CSR rows that an engine tells, at most all of its own at a time."""
 
 
 def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
@@ -83,7 +85,8 @@ def has_room(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: int
     free_bytes, _ = allowed_bytes(size, kernels.runtime.free_bytes + taken)
     assert free_bytes is not None
     n_slots, n_entries = int(offsets[last] - offsets[first]), int(division.n_entries[first:last].sum())
-    plan = columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - BLOCKS * BLOCK_BYTES)
+    told_bytes = BLOCKS * BLOCK_BYTES + SLOT_BYTES * size.train.n_entries
+    plan = columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - told_bytes)
     return plan.fits is not False
 
 

@@ -49,6 +49,8 @@ WALK_BLOCKS = 8
 """Blocks of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
+TAKING_BYTES = 32
+"""Bytes of temporary arrays for each entry that is looked at while some are taken, about."""
 CSR = 0
 """In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
 
@@ -351,39 +353,42 @@ class SparseView:
         collective."""
         xp, own = self.runtime.xp, shares[place.joined.rank]
         indptr, slots = xp.zeros(place.n_rows + 1, np.int64), xp.empty(0, np.int32)
-        first_slot = 0
+        of_features, first_slot = to_host(self.entries_of_features()), 0
         for layout in shares:
-            counts, told = self._entries_within(first_slot, first_slot + layout.host.n_slots)
+            first, n = layout.features
+            told = xp.empty(int(of_features[first : first + n].sum()), np.int32)
+            counts = self._take_entries(first_slot, layout.host.n_slots, told)
+            first_slot += layout.host.n_slots
             ends = xp.zeros(place.n_rows + 1, np.int64)
             ends[1:] = xp.cumsum(place.spread(counts), dtype=np.int64)
             begin, n_entries = (int(each) for each in to_host(ends[xp.asarray([place.begin, place.n_rows])]))
             if layout is own:
                 indptr, slots = ends, xp.empty(n_entries, np.int32)
-            del ends
-            for first, block in Everywhere(self.runtime, place.joined, begin, n_entries).blocks(told):
+            for at, block in Everywhere(self.runtime, place.joined, begin, n_entries).blocks(told):
                 if layout is own:
-                    slots[first : first + len(block)] = block
-            first_slot += layout.host.n_slots
+                    slots[at : at + len(block)] = block
         return SparseView(own, indptr, slots)
 
-    def _entries_within(self, low: int, high: int) -> tuple[DeviceArray, DeviceArray]:
-        """Return how many slots of each row are in [low, high), int32, and these slots, counted from `low`; waits."""
+    def _take_entries(self, low: int, n_slots: int, to: DeviceArray) -> DeviceArray:
+        """Return how many slots of each row are among `n_slots` from `low` on, int32; `to` becomes these slots, counted
+        from `low`; waits."""
         xp = self.runtime.xp
-        counts, found = xp.empty(len(self._indptr) - 1, np.int32), [xp.empty(0, np.int32)]
+        counts, n_taken = xp.empty(len(self._indptr) - 1, np.int32), 0
         for (first, last), (begin, end) in self._row_blocks():
-            slots = self._slots[begin:end]
-            is_within = slots >= low
-            is_within &= slots < high
+            slots = self._slots[begin:end] - np.int32(low)
+            is_own = slots.view(np.uint32) < np.uint32(n_slots)
             before = xp.zeros(end - begin + 1, np.int64)
-            before[1:] = xp.cumsum(is_within, dtype=np.int64)
+            before[1:] = xp.cumsum(is_own, dtype=np.int64)
             counts[first:last] = xp.diff(before[self._indptr[first : last + 1] - begin])
-            found.append(slots[is_within] - np.int32(low))
-        return counts, xp.concatenate(found)
+            taken = slots[is_own]
+            to[n_taken : n_taken + len(taken)] = taken
+            n_taken += len(taken)
+        return counts
 
     def _row_blocks(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Give ranges of rows, and of their entries, few enough at a time that temporary arrays of them are small."""
+        """Give ranges of rows, and of their entries: so few at a time that temporary arrays of them are small."""
         xp, n_entries = self.runtime.xp, len(self._slots)
-        goals = xp.asarray(np.arange(0, n_entries, BLOCK_BYTES // 8))
+        goals = xp.asarray(np.arange(0, n_entries, BLOCK_BYTES // TAKING_BYTES))
         inner = to_host(xp.searchsorted(self._indptr, goals)).tolist()
         borders = sorted({0, *inner, len(self._indptr) - 1})
         ends = to_host(self._indptr[xp.asarray(borders)]).tolist()
