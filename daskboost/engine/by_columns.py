@@ -14,6 +14,7 @@ import numpy as np
 from daskboost.data.input.row_columns import RowColumns
 from daskboost.devices.budget.gpu_plans import allowed_bytes, columns_plan, gpu_plan
 from daskboost.devices.budget.partition import balanced_shares, feature_costs
+from daskboost.devices.budget.plan import Plan
 from daskboost.devices.gpu.rows.everywhere import BLOCK_BYTES, Everywhere
 from daskboost.devices.gpu.rows.row_state import GpuRows
 from daskboost.devices.gpu.rows.views import DenseView, SparseView
@@ -75,8 +76,8 @@ def divide_features(engine: Engine, spec: FitSpec, joined: Collective) -> Featur
     return FeatureDivision(view, balanced_shares(costs, joined.n_members), n_entries)
 
 
-def has_room(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: int) -> bool:
-    """Whether the engine's GPU has room for its share of the features of all rows beside what it has already."""
+def share_plan(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: int) -> Plan:
+    """Return the plan of the engine's share of the features of all rows, beside what it has already."""
     kernels, train, offsets = engine.device.split_kernels, engine.sets.train, engine.setup.layout.offsets
     assert kernels is not None
     size, (first, last) = engine_size(spec, train.shard, ()).on_gpu(kernels.runtime), division.shares[rank]
@@ -86,12 +87,12 @@ def has_room(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: int
     assert free_bytes is not None
     n_slots, n_entries = int(offsets[last] - offsets[first]), int(division.n_entries[first:last].sum())
     told_bytes = BLOCKS * BLOCK_BYTES + SLOT_BYTES * size.train.n_entries
-    plan = columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - told_bytes)
-    return plan.fits is not False
+    return columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - told_bytes)
 
 
-def rows_by_columns(engine: Engine, division: FeatureDivision, peers: Peers, joined: Collective) -> GrownOver:
-    """Bring all rows to every GPU, with a share of the features each; collective."""
+def rows_by_columns(engine: Engine, division: FeatureDivision, plan: Plan, peers: Peers, joined: Collective
+                    ) -> GrownOver:  # fmt: skip
+    """Bring all rows to every GPU, with a share of the features each, by the engine's plan of its own; collective."""
     trees, setup, device, kernels = engine.trees, engine.setup, engine.device, engine.device.split_kernels
     assert isinstance(trees, TreesOnAllRows) and kernels is not None
     runtime, own = kernels.runtime, engine.sets.rows
@@ -106,7 +107,7 @@ def rows_by_columns(engine: Engine, division: FeatureDivision, peers: Peers, joi
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
     layout = kernels.layout
     shares = [layout.part(*share) for share in division.shares]
-    view = division.view.of_all_rows(place, shares)
+    view = division.view.of_all_rows(place, shares, sort_entries=plan.by_entries)
     pieces = tuple(
         (begin + at, row) for begin, (_, part, _) in zip(begins, told, strict=False) for at, row in part.tolist()
     )
@@ -121,7 +122,7 @@ def rows_by_columns(engine: Engine, division: FeatureDivision, peers: Peers, joi
     share = FeatureShare(layout, joined, [first for first, _ in division.shares])
     return GrownOver(
         rows, gradients, train, type(kernels)(shares[peers.rank], share), Sharing(features=joined),
-        slice(place.begin, place.begin + group.n_rows), rows.chunks[0].n_trees,
+        slice(place.begin, place.begin + group.n_rows), min(plan.trees_together, rows.chunks[0].n_trees),
         all(peers.share(device.orders_rows)),
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from daskboost.devices.gpu.rows.everywhere import Everywhere
 from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.engine import device_grower, whole_rounds
+from daskboost.engine import device_grower
 from daskboost.errors import DeviceError
 
 N_FEATURES = 7
@@ -143,7 +143,7 @@ def test_what_cannot_be_shared_is_refused(
 
 @pytest.mark.emulated
 def test_no_room_for_all_rows(brought: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_rounds, "has_room", lambda *_: False)
+    monkeypatch.setattr(EmulatedRuntime, "free_bytes", 400 << 20)
     data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 4, n_values=50, missing=0.1)
     given = {"max_depth": 3, "device": "cuda", "n_jobs": 1, "partition_by": "columns"}
     with quantized(data, engines=2, partitions=2) as shared, pytest.raises(

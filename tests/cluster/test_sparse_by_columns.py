@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime, JoinedByHost
 from strategies.trees import Data, make_data, quantized
 
-from daskboost.devices.budget import partition
+from daskboost.devices.budget import gpu_memory, partition
 from daskboost.devices.budget.partition import balanced_shares
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows import everywhere, views
@@ -26,6 +27,7 @@ from daskboost.devices.gpu.rows.everywhere import Everywhere
 from daskboost.devices.gpu.rows.views import DeviceLayout, SparseView
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.trees import sparse_columns
+from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.dtypes import Float32
 
 N_ROWS = 5_400
@@ -94,6 +96,37 @@ def test_the_bytes_of_one_engine(
 
 
 @pytest.mark.emulated
+@pytest.mark.parametrize("rules", [
+    {}, {"monotone_constraints": (1, -1, 0, 1, 0, -1)}, {"colsample_bynode": 0.6, "ignored_features": (4,)},
+    {"reg_alpha": 2.0, "gamma": 1.0}, {"objective": "multi:softprob", "num_class": 5},
+])  # fmt: skip
+@pytest.mark.parametrize("kept", ["first rows have most", "the last features have none"])
+def test_splits_that_gpus_find_in_sorted_entries(
+    kept: str, rules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU without an entry has histograms, beside others that have none."""
+    searched: list[int] = []
+    best = EntrySearch.best_per_node
+
+    def noted(self: EntrySearch, *rest: Any, **more: Any) -> Any:
+        searched.append(self._entries.n_rows)
+        return best(self, *rest, **more)
+
+    monkeypatch.setattr(EntrySearch, "best_per_node", noted)
+    monkeypatch.setattr(gpu_memory, "pays", lambda *_: True)
+    data = rows_of(kept)
+    params = {"objective": "binary:logistic", "max_depth": 4, "n_jobs": 1, **rules}
+    if "num_class" in rules:
+        data = replace(data, y=np.floor(np.nan_to_num(data.X[:, 0]) / 10).clip(0, 4))
+    how: dict[str, Any] = {"encoding": "csr", "max_bin": 256}
+    with quantized(data, **how) as plain, quantized(data, **how, engines=3, partitions=(900, 3_300, 1_200)) as shared:
+        expected = fitted({**params, "device": "cpu"}, plain, False)
+        found = fitted({**params, "device": "cuda", "reduction": "nccl", "partition_by": "columns"}, shared, False)
+    assert_same_trees(found[0], expected[0])
+    assert set(searched) == {N_ROWS}
+
+
+@pytest.mark.emulated
 @pytest.mark.parametrize(("free_bytes", "told"), [
     (1 << 30, "GPUs share the features"),
     (400 << 20, "GPUs share the rows: a GPU has no room for a share of the features of all rows"),
@@ -142,7 +175,7 @@ def all_views(rows: Sequence[Sequence[Sequence[int]]], layout: SlotLayout, share
         slots = np.array([slot for row in rows[rank] for slot in row], np.int32)
         view = SparseView(all_features, indptr, slots, copy_columns=False)
         place = Everywhere(runtime, JoinedByHost(Thread(rank, barrier, told)), begins[rank], begins[-1])
-        found[rank] = view.of_all_rows(place, [all_features.part(*share) for share in shares])
+        found[rank] = view.of_all_rows(place, [all_features.part(*share) for share in shares], sort_entries=False)
 
     threads = [threading.Thread(target=bring, args=(rank,)) for rank in range(n)]
     for thread in threads:

@@ -185,9 +185,9 @@ class DenseView:
         """Return how many rows have a symbol of each feature, as all do; int64, shape (features,)."""
         return self.runtime.xp.full(len(self._layout.host.n_bins), self._n_rows, np.int64)
 
-    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout]) -> DenseView:
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> DenseView:
         """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
-        collective."""
+        collective. There are no entries to sort."""
         symbols, own = self._symbols, shares[place.joined.rank]
         found = DeviceSymbols.empty(self.runtime, own.places(symbols.places.dtype), place.n_rows)
         at_once = max(1, BLOCK_BYTES // (place.n_rows * symbols.places.dtype.itemsize))
@@ -348,9 +348,9 @@ class SparseView:
         found: DeviceArray = xp.diff(before[layout.offsets])
         return found
 
-    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout]) -> SparseView:
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> SparseView:
         """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
-        collective."""
+        collective. `sort_entries` : as for a new view."""
         xp, own = self.runtime.xp, shares[place.joined.rank]
         indptr, slots = xp.zeros(place.n_rows + 1, np.int64), xp.empty(0, np.int32)
         of_features, first_slot = to_host(self.entries_of_features()), 0
@@ -367,7 +367,7 @@ class SparseView:
             for at, block in Everywhere(self.runtime, place.joined, begin, n_entries).blocks(told):
                 if layout is own:
                     slots[at : at + len(block)] = block
-        return SparseView(own, indptr, slots)
+        return SparseView(own, indptr, slots, sort_entries=sort_entries)
 
     def _take_entries(self, low: int, n_slots: int, to: DeviceArray) -> DeviceArray:
         """Return how many slots of each row are among `n_slots` from `low` on, int32; `to` becomes these slots, counted
