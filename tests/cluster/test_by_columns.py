@@ -164,7 +164,7 @@ def test_gpus_that_are_not_joined(brought: list[int]) -> None:
 @pytest.mark.parametrize(("n_rows", "n_features", "depth", "n_engines", "pays"), [
     (400_000, 2_000, 8, 2, True), (44_000_000, 28, 8, 2, False), (30_000_000, 100, 8, 2, False),
     (400_000, 2_000, 8, 1, False), (400_000, 2_000, 8, 8, True), (20_000, 5_000, 6, 2, True),
-    (4_660_000, 200, 6, 2, False),
+    (4_660_000, 200, 6, 2, False), (2_000_000, 5_000, 8, 2, True),
 ])  # fmt: skip
 def test_wide_data_are_shared_by_columns(n_rows: int, n_features: int, depth: int, n_engines: int, pays: bool) -> None:
     size = replace(

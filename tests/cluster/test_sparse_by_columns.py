@@ -17,8 +17,10 @@ from cluster.test_trees_together import SIZE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime, JoinedByHost
+from kernels.tracked import DeviceLike, Module, PoolMeter
 from strategies.trees import Data, make_data, quantized
 
+from daskboost import Plan, train
 from daskboost.devices.budget import gpu_memory, partition
 from daskboost.devices.budget.partition import balanced_shares
 from daskboost.devices.cpu.views import SlotLayout
@@ -29,6 +31,7 @@ from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.trees import sparse_columns
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.dtypes import Float32
+from daskboost.engine import by_columns, whole_rounds
 
 N_ROWS = 5_400
 KEPT: dict[str, Callable[[Float32], None]] = {
@@ -224,3 +227,35 @@ def test_features_of_many_entries_count_more() -> None:
     costs = partition.feature_costs(SIZE, np.full(6, 9), entries)
     assert costs.tolist() == [SIZE.depth * n + SIZE.most_leaves * 9 for n in entries.tolist()]
     assert balanced_shares(costs, 2) == [(0, 1), (1, 6)]
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("searches", [False, True], ids=["histograms", "sorted entries"])
+def test_what_gpus_take_is_planned(searches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside their own rows, which are there before; of both GPUs together."""
+    for module in (everywhere, views, by_columns):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 12)
+    for module in (sparse_columns, views):
+        monkeypatch.setattr(module, "fits_block", lambda *_: False)
+    monkeypatch.setattr(gpu_memory, "pays", lambda *_: searches)
+    monkeypatch.setattr(EmulatedRuntime, "xp", Module())
+    monkeypatch.setattr(DeviceLike, "meter", PoolMeter())
+    planned: list[tuple[Plan, int]] = []
+    make = by_columns.share_plan
+
+    def noted(*given: Any) -> Plan:
+        assert DeviceLike.meter is not None
+        planned.append((make(*given), DeviceLike.meter.bytes))
+        return planned[-1][0]
+
+    monkeypatch.setattr(whole_rounds, "share_plan", noted)
+    data = make_data(np.random.default_rng(5), "binary:logistic", 9_000, 12, n_values=200, missing=1.2)
+    params = {"objective": "binary:logistic", "max_depth": 4, "n_jobs": 1, "device": "cuda", "partition_by": "columns"}
+    with quantized(data, encoding="csr", max_bin=64, engines=2, partitions=(3_000, 6_000)) as shared:
+        train(params, shared, 3)
+    (first, n_bytes), (second, others) = planned
+    assert first.by_entries == second.by_entries == searches
+    meter = DeviceLike.meter
+    assert meter is not None
+    taken, most = meter.peak_bytes - max(n_bytes, others), first.total_bytes + second.total_bytes
+    assert 0.5 * most < taken <= most, f"took {taken:,} bytes of\n{first}\n{second}"

@@ -341,11 +341,13 @@ class SparseView:
 
     def entries_of_features(self) -> DeviceArray:
         """Return how many rows have an entry of each feature; int64, shape (features,)."""
-        xp, layout = self.runtime.xp, self._layout
-        before = xp.zeros(layout.host.n_slots + 1, np.int64)
-        if len(self._slots):
-            before[1:] = xp.cumsum(xp.bincount(self._slots, minlength=layout.host.n_slots))
-        found: DeviceArray = xp.diff(before[layout.offsets])
+        xp, n_slots = self.runtime.xp, self._layout.host.n_slots
+        up_to = xp.zeros(n_slots + 1, np.int64)
+        for _, (begin, end) in self._row_blocks():
+            if begin < end:
+                up_to[1:] += xp.bincount(self._slots[begin:end], minlength=n_slots)
+        up_to = xp.cumsum(up_to)
+        found: DeviceArray = xp.diff(up_to[self._layout.offsets])
         return found
 
     def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> SparseView:
