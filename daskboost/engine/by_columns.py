@@ -8,39 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from daskboost.data.input.row_columns import RowColumns
-from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
+from daskboost.devices.budget.gpu_plans import allowed_bytes, columns_plan, gpu_plan
+from daskboost.devices.budget.partition import balanced_shares, feature_costs
+from daskboost.devices.budget.plan import Plan
+from daskboost.devices.gpu.rows.everywhere import BLOCK_BYTES, Everywhere
 from daskboost.devices.gpu.rows.row_state import GpuRows
-from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
-from daskboost.devices.gpu.runtime.collective import Collective, Sharing
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
+from daskboost.devices.gpu.rows.views import DenseView, SparseView
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
+from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.devices.gpu.trees.split import FeatureShare
-from daskboost.engine.device_grower import GrownOver
+from daskboost.dtypes import Int64
+from daskboost.engine.device_grower import GrownOver, own_rows
 from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.engine.fit_size import engine_size
 from daskboost.engine.row_gradients import GrowingRows, searched_gradients
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.tree_rows import make_rows
-from daskboost.fit.peers import Peers, feature_shares
+from daskboost.fit.peers import Peers
 from daskboost.fit.spec import FitSpec
 
-BLOCK_BYTES = 1 << 28
-"""Bytes of symbols that all engines tell each other at a time."""
-ROW_BYTES = 64
-"""Bytes of a row beside its symbols, about: its place and gradients in two orders, label, margin, weight."""
-SYMBOL_COPIES = 2
-"""The symbols of a row lie once by rows and once by columns."""
+BLOCKS = 3
+"""Blocks of bins that are there at a time while engines tell each other theirs: a block, its parts, and temporary
+arrays."""
+SLOT_BYTES = 4
+"""Bytes of an entry of CSR rows that an engine tells, at most all of its own at a time."""
 
 
 def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
     """Say why GPUs do not share the features of a fit; empty where they can."""
     recipe, params, groups = spec.recipe, spec.params, engine.sets.train.groups
-    views = [view for _, view in engine.sets.train.views()]
     reasons = {
-        "rows are sparse": not all(isinstance(view, DenseView) for view in views),
         "an engine has no rows, or several chunks": len(groups) != 1,
         "trees leave rows out": recipe.subsample < 1,
         "trees grow best first": params.grow_policy == "lossguide",
@@ -51,39 +52,47 @@ def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def has_room(engine: Engine, spec: FitSpec, n_engines: int) -> bool:
-    """Whether the engine's GPU has room for a share of the features of all rows beside what it has already."""
-    kernels = engine.device.split_kernels
-    assert kernels is not None
-    n_features, n_rows = -(-spec.cuts.n_features // n_engines), spec.recipe.n_rows
-    trees = max(engine.sets.train.margins[0].shape[1], 1)
-    of_row = 2 * SYMBOL_COPIES * n_features + ROW_BYTES * trees
-    return bool(n_rows * of_row + 2 * BLOCK_BYTES < kernels.runtime.free_bytes)
-
-
 @dataclass(frozen=True)
-class Everywhere:
-    """Where an engine's rows lie among those of all."""
+class FeatureDivision:
+    """How GPUs divide the features of a fit."""
 
-    runtime: Runtime
-    joined: Collective
-    begin: int
-    n_rows: int
-    """Rows of all engines."""
-
-    def spread(self, own: DeviceArray) -> DeviceArray:
-        """Return what all rows have, each engine's of its own; of any numbers, rows first."""
-        xp, shape = self.runtime.xp, (self.n_rows, *own.shape[1:])
-        n_bytes = int(np.prod(shape)) * own.itemsize
-        words = xp.zeros(-(-n_bytes // 4), np.uint32)  # numbers of which all others have zeros: any sum has their bits
-        found: DeviceArray = words.view(np.uint8)[:n_bytes].view(own.dtype).reshape(shape)
-        found[self.begin : self.begin + len(own)] = own
-        self.joined.add_up(words)
-        return found
+    view: DenseView | SparseView
+    """The engine's own rows, with all features."""
+    shares: Sequence[tuple[int, int]]
+    """First feature of each GPU, and the one behind its last, in their order."""
+    n_entries: Int64
+    """Entries of all rows by feature; int64, shape (features,)."""
 
 
-def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collective) -> GrownOver:
-    """Bring all rows to every GPU, with a share of the features each; collective."""
+def divide_features(engine: Engine, spec: FitSpec, joined: Collective) -> FeatureDivision:
+    """Divide the features so that trees take the GPUs about equally long; collective."""
+    ((_, view),) = engine.sets.train.views()
+    assert isinstance(view, DenseView | SparseView)
+    counts = view.entries_of_features()
+    joined.add_up(counts)
+    n_entries: Int64 = to_host(counts)
+    size = engine_size(spec, engine.sets.train.shard, ())
+    costs = feature_costs(size, np.diff(engine.setup.layout.offsets), n_entries)
+    return FeatureDivision(view, balanced_shares(costs, joined.n_members), n_entries)
+
+
+def share_plan(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: int) -> Plan:
+    """Return the plan of the engine's share of the features of all rows, beside what it has already."""
+    kernels, train, offsets = engine.device.split_kernels, engine.sets.train, engine.setup.layout.offsets
+    assert kernels is not None
+    size, (first, last) = engine_size(spec, train.shard, ()).on_gpu(kernels.runtime), division.shares[rank]
+    size = replace(size, trees_together=own_rows(engine, ALONE).n_trees)
+    taken = 0 if size.device_memory_limit is None else gpu_plan(size, None).total_bytes
+    free_bytes, _ = allowed_bytes(size, kernels.runtime.free_bytes + taken)
+    assert free_bytes is not None
+    n_slots, n_entries = int(offsets[last] - offsets[first]), int(division.n_entries[first:last].sum())
+    told_bytes = BLOCKS * BLOCK_BYTES + SLOT_BYTES * size.train.n_entries
+    return columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - told_bytes)
+
+
+def rows_by_columns(engine: Engine, division: FeatureDivision, plan: Plan, peers: Peers, joined: Collective
+                    ) -> GrownOver:  # fmt: skip
+    """Bring all rows to every GPU, with a share of the features each, by the engine's plan of its own; collective."""
     trees, setup, device, kernels = engine.trees, engine.setup, engine.device, engine.device.split_kernels
     assert isinstance(trees, TreesOnAllRows) and kernels is not None
     runtime, own = kernels.runtime, engine.sets.rows
@@ -96,9 +105,9 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
         mine = runtime.xp.ones(group.n_rows, np.float32) if own.weights[0] is None else own.weights[0]
         weight = place.spread(mine)
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
-    layout, shares = kernels.layout, feature_shares(setup.layout, peers.n_peers)
-    mine_layout = layout.part(*shares[peers.rank])
-    view = _view(engine, place, mine_layout, shares, peers.rank)
+    layout = kernels.layout
+    shares = [layout.part(*share) for share in division.shares]
+    view = division.view.of_all_rows(place, shares, sort_entries=plan.by_entries)
     pieces = tuple(
         (begin + at, row) for begin, (_, part, _) in zip(begins, told, strict=False) for at, row in part.tolist()
     )
@@ -110,25 +119,10 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     gradients = searched_gradients(setup, device, growing, keep=setup.keeps_round)
     rows = make_rows(setup, device, growing)
     assert isinstance(rows, GpuRows)
-    share = FeatureShare(layout, joined, [first for first, _ in shares])
+    share = FeatureShare(layout, joined, [first for first, _ in division.shares])
     return GrownOver(
-        rows, gradients, train, type(kernels)(mine_layout, share), Sharing(features=joined),
-        slice(place.begin, place.begin + group.n_rows), rows.chunks[0].n_trees,
+        rows, gradients, train, type(kernels)(shares[peers.rank], share), Sharing(features=joined),
+        slice(place.begin, place.begin + group.n_rows), min(plan.trees_together, rows.chunks[0].n_trees),
         all(peers.share(device.orders_rows)),
     )  # fmt: skip
 
-
-def _view(engine: Engine, place: Everywhere, layout: DeviceLayout, shares: Sequence[tuple[int, int]], rank: int
-          ) -> DenseView:  # fmt: skip
-    """Return the view of all rows with one share of the features."""
-    ((_, own),) = engine.sets.train.views()
-    assert isinstance(own, DenseView)
-    symbols = own.dense_symbols
-    found = DeviceSymbols.empty(place.runtime, layout.places(symbols.places.dtype), place.n_rows)
-    at_once = max(1, BLOCK_BYTES // (place.n_rows * symbols.places.dtype.itemsize))
-    for owner, (begin, end) in enumerate(shares):
-        for first, last in pairwise([*range(begin, end, at_once), end]):
-            block = place.spread(symbols.columns(first, last))
-            if owner == rank:
-                found.put_columns(first - begin, block)
-    return DenseView(layout, [found], place.n_rows, copy_columns=True)

@@ -164,7 +164,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         metrics_reason=recipe.metrics_reason, without_host=without_host,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
-        may_sort_entries=recipe.n_engines == 1 and not recipe.vector_leaves and params.grow_policy != "symmetric",
+        may_sort_entries=not recipe.vector_leaves and params.grow_policy != "symmetric",
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs,
         summed_outputs=recipe.refits * len(recipe.tree_outputs[0]), rows=recipe.rows, share=recipe.share,

@@ -19,7 +19,7 @@ from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Turn
-from daskboost.engine.by_columns import has_room, rows_by_columns, why_not_by_columns
+from daskboost.engine.by_columns import divide_features, rows_by_columns, share_plan, why_not_by_columns
 from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
 from daskboost.engine.device_grower import DeviceGrower, GrownOver, RowsOnDevice, WatchedMetrics, own_rows
 from daskboost.engine.engine import Engine
@@ -161,15 +161,22 @@ class WholeRounds:
         reason = why_not_by_columns(engine, spec, n_engines) if wanted != "rows" else "partition_by='rows' asks for it"
         if not reason and wanted == "auto" and not columns_pay(engine_size(spec, engine.sets.train.shard, ())):
             reason = "histograms travel in less time than rows take to move"
-        if not reason and not has_room(engine, spec, n_engines):
-            reason = "a GPU has no room for a share of the features of all rows"
-        reasons = [each for each in self._peers.share(reason) if each]
-        if reasons and wanted == "columns":
-            raise DeviceError(f"partition_by='columns' was asked for, and {reasons[0]}: use partition_by='auto'")
-        logger.info("GPUs share the %s", f"rows: {reasons[0]}" if reasons else "features")
-        if reasons:
+        reason = self._first(reason)
+        if not reason:
+            division = divide_features(engine, spec, self._others)
+            plan = share_plan(engine, spec, division, self._peers.rank)
+            has_room = plan.fits is not False
+            reason = self._first("" if has_room else "a GPU has no room for a share of the features of all rows")
+        if reason and wanted == "columns":
+            raise DeviceError(f"partition_by='columns' was asked for, and {reason}: use partition_by='auto'")
+        logger.info("GPUs share the %s", f"rows: {reason}" if reason else "features")
+        if reason:
             return own_rows(engine, self._others)
-        return rows_by_columns(engine, spec, self._peers, self._others)
+        return rows_by_columns(engine, division, plan, self._peers, self._others)
+
+    def _first(self, reason: str) -> str:
+        """Return the first reason that an engine has, as all do; collective."""
+        return next((each for each in self._peers.share(reason) if each), "")
 
     @property
     def _most(self) -> int:

@@ -17,10 +17,11 @@ from daskboost import QuantizedDataset, train
 from daskboost.devices.budget import leaf_order
 from daskboost.devices.budget.partition import columns_pay
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.devices.gpu.rows.everywhere import Everywhere
 from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.engine import by_columns, device_grower, whole_rounds
+from daskboost.engine import device_grower
 from daskboost.errors import DeviceError
 
 N_FEATURES = 7
@@ -47,14 +48,14 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Emulated GPUs, and to which of them all rows were brought."""
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
     found: list[int] = []
-    bring = by_columns.Everywhere.spread
+    bring = Everywhere.spread
 
-    def noted(self: by_columns.Everywhere, own: Any) -> Any:
+    def noted(self: Everywhere, own: Any) -> Any:
         assert isinstance(self.joined, JoinedByHost)
-        found.append(self.begin)
+        found.append(self.joined.rank)
         return bring(self, own)
 
-    monkeypatch.setattr(by_columns.Everywhere, "spread", noted)
+    monkeypatch.setattr(Everywhere, "spread", noted)
     return found
 
 
@@ -66,20 +67,19 @@ def trains(choice: dict[str, Any]) -> bool:
 @pytest.mark.emulated
 @every_pair(
     {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "engines": [2, 3], "weighted": [False, True],
-     "evaluated": [False, True], "max_bin": [64, 400]},
+     "evaluated": [False, True], "max_bin": [64, 400], "encoding": ["dense", "csr"]},
     possible=trains,
 )  # fmt: skip
 def test_the_bytes_of_one_engine(growth: str, loss: str, rules: str, engines: int, weighted: bool, evaluated: bool,
-                                 max_bin: int, brought: list[int]) -> None:  # fmt: skip
+                                 max_bin: int, encoding: str, brought: list[int]) -> None:  # fmt: skip
     params = {**GROWTH[growth], **LOSSES[loss], **RULES[rules], "n_jobs": 1}
     data = make_data(
         np.random.default_rng(5), params.get("objective", "reg:squarederror"), 6_000, N_FEATURES, n_values=500,
         missing=0.2,
     )  # fmt: skip
     data = data if weighted else replace(data, weight=None)
-    with quantized(data, max_bin=max_bin) as plain, quantized(
-        data, max_bin=max_bin, engines=engines, partitions=5
-    ) as shared:
+    how: dict[str, Any] = {"max_bin": max_bin, "encoding": encoding}
+    with quantized(data, **how) as plain, quantized(data, **how, engines=engines, partitions=5) as shared:
         expected = fitted({**params, "device": "cpu"}, plain, evaluated)
         found = fitted(
             {**params, "device": "cuda", "reduction": "nccl", "partition_by": "columns"}, shared, evaluated
@@ -126,7 +126,6 @@ def test_rows_that_would_be_put_in_order(
     ({"subsample": 0.5}, {}, "trees leave rows out"),
     ({"grow_policy": "lossguide", "max_leaves": 5, "max_depth": 0}, {}, "trees grow best first"),
     ({"objective": "binary:logistic", "score_function": "l2"}, {}, "leaves take exact sums beside"),
-    ({}, {"encoding": "csr"}, "rows are sparse"),
 ])  # fmt: skip
 def test_what_cannot_be_shared_is_refused(
     params: dict[str, Any], how: dict[str, Any], reason: str, brought: list[int]
@@ -144,7 +143,7 @@ def test_what_cannot_be_shared_is_refused(
 
 @pytest.mark.emulated
 def test_no_room_for_all_rows(brought: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_rounds, "has_room", lambda *_: False)
+    monkeypatch.setattr(EmulatedRuntime, "free_bytes", 400 << 20)
     data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 4, n_values=50, missing=0.1)
     given = {"max_depth": 3, "device": "cuda", "n_jobs": 1, "partition_by": "columns"}
     with quantized(data, engines=2, partitions=2) as shared, pytest.raises(
@@ -165,7 +164,7 @@ def test_gpus_that_are_not_joined(brought: list[int]) -> None:
 @pytest.mark.parametrize(("n_rows", "n_features", "depth", "n_engines", "pays"), [
     (400_000, 2_000, 8, 2, True), (44_000_000, 28, 8, 2, False), (30_000_000, 100, 8, 2, False),
     (400_000, 2_000, 8, 1, False), (400_000, 2_000, 8, 8, True), (20_000, 5_000, 6, 2, True),
-    (4_660_000, 200, 6, 2, False),
+    (4_660_000, 200, 6, 2, False), (2_000_000, 5_000, 8, 2, True),
 ])  # fmt: skip
 def test_wide_data_are_shared_by_columns(n_rows: int, n_features: int, depth: int, n_engines: int, pays: bool) -> None:
     size = replace(

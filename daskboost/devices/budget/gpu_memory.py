@@ -106,7 +106,7 @@ def view_bytes(rows: SetSize) -> int:
 def searches_entries(size: FitSize) -> bool:
     """Whether splits are found in `SortedEntries`, without histograms."""
     rows = size.train
-    if rows.streamed_rows or not (size.without_host and size.may_sort_entries):
+    if rows.streamed_rows or size.n_engines > 1 or not (size.without_host and size.may_sort_entries):
         return False
     most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)

@@ -231,6 +231,20 @@ def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
     )
 
 
+def columns_plan(size: FitSize, n_features: int, n_slots: int, n_entries: int, free_bytes: int | None) -> Plan:
+    """Return the plan of trees that grow over all rows of all engines with some of the features, which have so many
+    slots and, where rows are sparse, entries: beside what an engine on its own rows takes, whose evaluation sets are
+    there already. Histograms are left out where they have no room and sorted entries do. Rows lie in the order of as
+    many trees as the engine's own do."""
+    rows = replace(size.train.of_rows(size.most_rows, n_entries), n_features=n_features)
+    own = replace(size, train=rows, evals=(), watched=False, n_slots=n_slots, n_engines=1)  # no other one has these
+    orders, plans = order_bytes(size.trees_together * rows.n_rows, size.small_data, size.width), []
+    for each in (own, replace(own, prefers_entries=True)):
+        grown = replace(each, trees_together=1) if searches_entries(each) else each
+        plans.append(replace(_arrays(grown, free_bytes, has_columns=True), order_bytes=orders))
+    return next((plan for plan in plans if plan.fits is not False), plans[0])
+
+
 def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
     """Return the bytes of the largest groups of streamed chunks that leave room, if that is not decided: those with
     which the least plan fits, and takes little more than with one chunk at a time."""

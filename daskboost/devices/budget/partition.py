@@ -7,7 +7,10 @@ to travel, but every GPU moves all rows to their nodes.
 
 from __future__ import annotations
 
+import numpy as np
+
 from daskboost.devices.budget.plan import FitSize
+from daskboost.dtypes import Int64
 
 ONE_ENGINE_BYTES = 2**22
 """Data sets of at most so many bytes of bins have one engine: where several share them, the round trips of every level
@@ -38,3 +41,35 @@ def columns_pay(size: FitSize) -> bool:
     others = size.most_rows * (1 - 1 / size.n_engines)
     moved_s = (size.depth + 1) * (others * ROW_S + SIDES_S)
     return size.n_engines > 1 and moved_s < summed_s
+
+
+def feature_costs(size: FitSize, n_slots: Int64, n_entries: Int64) -> Int64:
+    """Return about how long the trees of a fit take with each feature, in any unit, by its slots and by the entries of
+    all rows: each level adds up the entries, and searches the slots of its nodes; a slot takes as long as an entry."""
+    found: Int64 = size.depth * n_entries + size.most_leaves * n_slots
+    return found
+
+
+def balanced_shares(costs: Int64, n: int) -> list[tuple[int, int]]:
+    """Divide features into `n` ranges of neighbours, of one feature at least, whose costs are about equal.
+
+    Parameters
+    ----------
+    costs : int64 array, shape (features,)
+        At least `n` of them, none negative.
+    n : int
+
+    Returns
+    -------
+    list of (int, int)
+        First feature of each range, and the one behind its last.
+    """
+    up_to = np.concatenate([[0], np.cumsum(costs)])
+    edges = [0]
+    for k in range(1, n):
+        goal = up_to[-1] * k / n
+        edge = int(np.searchsorted(up_to, goal))
+        if edge > 0 and goal - up_to[edge - 1] < up_to[edge] - goal:
+            edge -= 1
+        edges.append(min(max(edge, edges[-1] + 1), len(costs) - (n - k)))
+    return list(zip(edges, [*edges[1:], len(costs)], strict=True))

@@ -5,14 +5,16 @@ Both kinds offer the same operations, so that everything above this file is writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces, turn
+from daskboost.devices.gpu.rows.everywhere import BLOCK_BYTES, Everywhere
 from daskboost.devices.gpu.rows.feature_groups import (
     CELL_BYTES,
     MOST_COLUMNS,
@@ -22,7 +24,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
     mapped,
     room_bytes,
 )
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
 from daskboost.devices.gpu.trees.sorted_entries import SortedEntries
 from daskboost.devices.gpu.trees.sparse_columns import SparseColumns, copying_bytes, fits_block, is_copied
 from daskboost.dtypes import Int32, Int64, Symbols
@@ -47,6 +49,8 @@ WALK_BLOCKS = 8
 """Blocks of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
+TAKING_BYTES = 32
+"""Bytes of temporary arrays for each entry that is looked at while some are taken, about."""
 CSR = 0
 """In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
 
@@ -176,6 +180,24 @@ class DenseView:
     def dense_symbols(self) -> DeviceSymbols:
         """All rows' symbols."""
         return self._symbols
+
+    def entries_of_features(self) -> DeviceArray:
+        """Return how many rows have a symbol of each feature, as all do; int64, shape (features,)."""
+        return self.runtime.xp.full(len(self._layout.host.n_bins), self._n_rows, np.int64)
+
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> DenseView:
+        """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
+        collective. There are no entries to sort."""
+        symbols, own = self._symbols, shares[place.joined.rank]
+        found = DeviceSymbols.empty(self.runtime, own.places(symbols.places.dtype), place.n_rows)
+        at_once = max(1, BLOCK_BYTES // (place.n_rows * symbols.places.dtype.itemsize))
+        for layout in shares:
+            begin, end = layout.first_feature, layout.first_feature + len(layout.host.n_bins)
+            for first, last in pairwise([*range(begin, end, at_once), end]):
+                block = place.spread(symbols.columns(first, last))
+                if layout is own:
+                    found.put_columns(first - begin, block)
+        return DenseView(own, [found], place.n_rows, copy_columns=True)
 
     @property
     def features(self) -> tuple[int, int]:
@@ -316,6 +338,63 @@ class SparseView:
     @property
     def symbols(self) -> tuple[Any, ...]:
         return (self._slots, self._indptr, self._layout.host.n_slots, 0, self._layout.n_bins, self._layout.offsets)
+
+    def entries_of_features(self) -> DeviceArray:
+        """Return how many rows have an entry of each feature; int64, shape (features,)."""
+        xp, n_slots = self.runtime.xp, self._layout.host.n_slots
+        up_to = xp.zeros(n_slots + 1, np.int64)
+        for _, (begin, end) in self._row_blocks():
+            if begin < end:
+                up_to[1:] += xp.bincount(self._slots[begin:end], minlength=n_slots)
+        up_to = xp.cumsum(up_to)
+        found: DeviceArray = xp.diff(up_to[self._layout.offsets])
+        return found
+
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> SparseView:
+        """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
+        collective. `sort_entries` : as for a new view."""
+        xp, own = self.runtime.xp, shares[place.joined.rank]
+        indptr, slots = xp.zeros(place.n_rows + 1, np.int64), xp.empty(0, np.int32)
+        of_features, first_slot = to_host(self.entries_of_features()), 0
+        for layout in shares:
+            first, n = layout.features
+            told = xp.empty(int(of_features[first : first + n].sum()), np.int32)
+            counts = self._take_entries(first_slot, layout.host.n_slots, told)
+            first_slot += layout.host.n_slots
+            ends = xp.zeros(place.n_rows + 1, np.int64)
+            ends[1:] = xp.cumsum(place.spread(counts), dtype=np.int64)
+            begin, n_entries = (int(each) for each in to_host(ends[xp.asarray([place.begin, place.n_rows])]))
+            if layout is own:
+                indptr, slots = ends, xp.empty(n_entries, np.int32)
+            for at, block in Everywhere(self.runtime, place.joined, begin, n_entries).blocks(told):
+                if layout is own:
+                    slots[at : at + len(block)] = block
+        return SparseView(own, indptr, slots, sort_entries=sort_entries)
+
+    def _take_entries(self, low: int, n_slots: int, to: DeviceArray) -> DeviceArray:
+        """Return how many slots of each row are among `n_slots` from `low` on, int32; `to` becomes these slots, counted
+        from `low`; waits."""
+        xp = self.runtime.xp
+        counts, n_taken = xp.empty(len(self._indptr) - 1, np.int32), 0
+        for (first, last), (begin, end) in self._row_blocks():
+            slots = self._slots[begin:end] - np.int32(low)
+            is_own = slots.view(np.uint32) < np.uint32(n_slots)
+            before = xp.zeros(end - begin + 1, np.int64)
+            before[1:] = xp.cumsum(is_own, dtype=np.int64)
+            counts[first:last] = xp.diff(before[self._indptr[first : last + 1] - begin])
+            taken = slots[is_own]
+            to[n_taken : n_taken + len(taken)] = taken
+            n_taken += len(taken)
+        return counts
+
+    def _row_blocks(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Give ranges of rows, and of their entries: so few at a time that temporary arrays of them are small."""
+        xp, n_entries = self.runtime.xp, len(self._slots)
+        goals = xp.asarray(np.arange(0, n_entries, BLOCK_BYTES // TAKING_BYTES))
+        inner = to_host(xp.searchsorted(self._indptr, goals)).tolist()
+        borders = sorted({0, *inner, len(self._indptr) - 1})
+        ends = to_host(self._indptr[xp.asarray(borders)]).tolist()
+        yield from zip(pairwise(borders), pairwise(ends), strict=True)
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:

@@ -47,19 +47,19 @@ class EntrySearch:
         xp = self._runtime.xp
         self._before = xp.empty((entries.n_sums * n_nodes, 2), np.int64)
         self._found = xp.empty((self._blocks * n_nodes, BEST_BYTES // 8), np.int64)
-        self._results: DeviceArray = xp.empty((n_nodes, RESULTS), np.int64)
+        self._room = kernels.result_room(n_nodes)
 
     def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
                       ) -> DeviceArray:  # fmt: skip
         """Return the splits that `SplitKernels.best_per_node` finds, but none where no gain is positive; `nodes` :
         int32, those of the level."""
-        entries, n = self._entries, level.n_nodes
+        entries, kernels, n, level = self._entries, self._kernels, level.n_nodes, self._kernels.here(level)
         chunk, order = rows.chunk, None if is_root and rows.in_order else rows.chunk.order
-        small, exact, layout = small_data(chunk.pairs), int(not regular.is_rough), self._kernels.layout
+        small, exact, layout = small_data(chunk.pairs), int(not regular.is_rough), kernels.layout
         blocks = min(self._blocks, (EXACT_BLOCKS if exact else BLOCKS) * self._runtime.multiprocessors)
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
         place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
-        results = self._results[:n]
+        results = self._room["results"][:n]
 
         def launch(kernel: str, grid: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
             if grid:
@@ -75,11 +75,11 @@ class EntrySearch:
             "best_in_tiles", blocks, entries.rows, entries.slots, entries.features, entries.tiles,
             entries.n_tiles, entries.states, n, level.own, level.sums, level.allowed, level.list_stride,
             level.units, layout.offsets, self._before, regular.reg_lambda, regular.least_h, regular.alpha,
-            regular.max_step, level.bounds, self._kernels.monotone_of(regular), layout.n_bins, int(regular.plain),
-            self._found, shared_bytes=entry_tile_bytes(n, bool(small)),
+            regular.max_step, level.bounds, kernels.own_of(kernels.monotone_of(regular)), layout.n_bins,
+            int(regular.plain), self._found, shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
-        return results
+        return kernels.of_all(results, self._room)
 
 
 def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:

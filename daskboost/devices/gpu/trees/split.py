@@ -165,6 +165,10 @@ class SplitKernels:
         layout = self.layout.host
         return self._made(search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
 
+    def result_room(self, n_nodes: int) -> SearchRoom:
+        """Return the part of such arrays that has what searches find, for those that have other arrays of their own."""
+        return self._made({"results": ((n_nodes, RESULTS), np.int64)})
+
     def _made(self, shapes: Shapes) -> SearchRoom:
         """Make the arrays of a search, and what other GPUs find."""
         if self.share is not None:
@@ -177,7 +181,7 @@ class SplitKernels:
         """Bins of every feature, of whichever GPU."""
         return (self.layout if self.share is None else self.share.all_features).n_bins
 
-    def _of_all(self, results: DeviceArray, room: SearchRoom) -> DeviceArray:
+    def of_all(self, results: DeviceArray, room: SearchRoom) -> DeviceArray:
         """Return the best splits that any GPU has found, as all of them do."""
         if self.share is None:
             return results
@@ -194,7 +198,7 @@ class SplitKernels:
         assert self.share is not None
         return to_device(self.runtime, np.array(self.share.firsts, np.int32))
 
-    def _own(self, of_features: DeviceArray) -> DeviceArray:
+    def own_of(self, of_features: DeviceArray) -> DeviceArray:
         """Return the part of what each feature has, in a last axis, that is of those that are searched here."""
         if self.share is None:
             return of_features
@@ -202,9 +206,9 @@ class SplitKernels:
         found: DeviceArray = self.runtime.xp.ascontiguousarray(of_features[..., first : first + n])
         return found
 
-    def _here(self, level: Level) -> Level:
+    def here(self, level: Level) -> Level:
         """Return a level as it is searched here."""
-        return level if self.share is None else replace(level, allowed=self._own(level.allowed))
+        return level if self.share is None else replace(level, allowed=self.own_of(level.allowed))
 
     @property
     def node_words(self) -> int:
@@ -236,12 +240,12 @@ class SplitKernels:
 
     def best_per_node(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """Each node's best split; int64, shape (nodes, RESULTS), in `room`."""
-        results, level = room["results"][: level.n_nodes], self._here(level)
+        results, level = room["results"][: level.n_nodes], self.here(level)
         self.runtime.kernel("split", "best_of_nodes")(
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
-        return self._of_all(results, room)
+        return self.of_all(results, room)
 
     def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
@@ -255,7 +259,7 @@ class SplitKernels:
 
     def best_of_level(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS), in `room`."""
-        n, n_trees, layout, level = level.n_nodes, level.n_trees, self.layout, self._here(level)
+        n, n_trees, layout, level = level.n_nodes, level.n_trees, self.layout, self.here(level)
         n_features, prefix, results = len(layout.host.n_bins), room["prefix"][:n], room["results"][:n]
         gains, places = room["gains"][:n_trees], room["places"][:n_trees]
         shape = (layout.offsets, layout.n_bins, n_features)
@@ -271,14 +275,14 @@ class SplitKernels:
         )  # fmt: skip
         launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
-        return self._of_all(results, room)
+        return self.of_all(results, room)
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
         return (
             level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
             level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
-            self._own(self.monotone_of(regular)), len(self.layout.host.n_bins), level.n_nodes,
+            self.own_of(self.monotone_of(regular)), len(self.layout.host.n_bins), level.n_nodes,
             *regular.numbers, int(regular.plain),
         )  # fmt: skip
 
@@ -357,7 +361,7 @@ class VectorKernels(SplitKernels):
     def _best(self, level: Level, regular: Regular, room: SearchRoom, n_found: int, entry: str) -> DeviceArray:
         """Find the best splits of nodes, by the gains of all outputs; `entry` : what finds those of `n_found` features
         and nodes."""
-        runtime, layout, steps, n, level = self.runtime, self.layout, level.steps, level.n_nodes, self._here(level)
+        runtime, layout, steps, n, level = self.runtime, self.layout, level.steps, level.n_nodes, self.here(level)
         assert steps is not None
         width, n_features = layout.host.width, len(layout.host.n_bins)
         sums_before, gains, places = (room[name] for name in ("sums_before", "gains", "places"))
@@ -378,4 +382,4 @@ class VectorKernels(SplitKernels):
             "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
             int(entry == "best_of_level_features"), results,
         )  # fmt: skip
-        return self._of_all(results, room)
+        return self.of_all(results, room)
