@@ -1,11 +1,13 @@
 """All rows of a fit on every GPU, each of which has a share of the features: what engines bring there from one another.
 
 Every engine tells the others what its own rows have, by sums to which the others add zeros. What grows over these rows
-is what grows over an engine's own (`device_grower.py`); a split's sides come from the GPU that has its feature.
+is what grows over an engine's own (`device_grower.py`). Where GPUs have room, each has the symbols of all features by
+columns, and moves rows by itself; else a split's sides come from the GPU that has its feature.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +18,7 @@ from daskboost.data.input.row_columns import RowColumns
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
 from daskboost.devices.gpu.rows.row_state import GpuRows
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
-from daskboost.devices.gpu.runtime.collective import Collective, Sharing
+from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
 from daskboost.devices.gpu.trees.split import FeatureShare
 from daskboost.engine.device_grower import GrownOver
@@ -27,12 +29,14 @@ from daskboost.engine.tree_rows import make_rows
 from daskboost.fit.peers import Peers, feature_shares
 from daskboost.fit.spec import FitSpec
 
+logger = logging.getLogger(__name__)
+
 BLOCK_BYTES = 1 << 28
 """Bytes of symbols that all engines tell each other at a time."""
 ROW_BYTES = 64
 """Bytes of a row beside its symbols, about: its place and gradients in two orders, label, margin, weight."""
-SYMBOL_COPIES = 2
-"""The symbols of a row lie once by rows and once by columns."""
+SYMBOL_BYTES = 2
+"""Bytes of a symbol, at most."""
 
 
 def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
@@ -51,14 +55,14 @@ def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def has_room(engine: Engine, spec: FitSpec, n_engines: int) -> bool:
-    """Whether the engine's GPU has room for a share of the features of all rows beside what it has already."""
-    kernels = engine.device.split_kernels
+def has_room(engine: Engine, spec: FitSpec, n_engines: int, *, has_all: bool = False) -> bool:
+    """Whether the engine's GPU has room for a share of the features of all rows beside what it has already: once by
+    rows, and once by columns, which may be those of all features."""
+    kernels, n_features = engine.device.split_kernels, spec.cuts.n_features
     assert kernels is not None
-    n_features, n_rows = -(-spec.cuts.n_features // n_engines), spec.recipe.n_rows
-    trees = max(engine.sets.train.margins[0].shape[1], 1)
-    of_row = 2 * SYMBOL_COPIES * n_features + ROW_BYTES * trees
-    return bool(n_rows * of_row + 2 * BLOCK_BYTES < kernels.runtime.free_bytes)
+    own, trees = -(-n_features // n_engines), max(engine.sets.train.margins[0].shape[1], 1)
+    of_row = SYMBOL_BYTES * (own + (n_features if has_all else own)) + ROW_BYTES * trees
+    return bool(spec.recipe.n_rows * of_row + 2 * BLOCK_BYTES < kernels.runtime.free_bytes)
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,14 @@ class Everywhere:
     n_rows: int
     """Rows of all engines."""
 
-    def spread(self, own: DeviceArray) -> DeviceArray:
-        """Return what all rows have, each engine's of its own; of any numbers, rows first."""
-        xp, shape = self.runtime.xp, (self.n_rows, *own.shape[1:])
+    def spread(self, own: DeviceArray, axis: int = 0) -> DeviceArray:
+        """Return what all rows have, each engine's of its own; of any numbers, rows along an axis."""
+        xp, shape, rows = self.runtime.xp, list(own.shape), [slice(None)] * own.ndim
+        rows[axis], shape[axis] = slice(self.begin, self.begin + own.shape[axis]), self.n_rows
         n_bytes = int(np.prod(shape)) * own.itemsize
         words = xp.zeros(-(-n_bytes // 4), np.uint32)  # numbers of which all others have zeros: any sum has their bits
         found: DeviceArray = words.view(np.uint8)[:n_bytes].view(own.dtype).reshape(shape)
-        found[self.begin : self.begin + len(own)] = own
+        found[tuple(rows)] = own
         self.joined.add_up(words)
         return found
 
@@ -98,7 +103,11 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
     layout, shares = kernels.layout, feature_shares(setup.layout, peers.n_peers)
     mine_layout = layout.part(*shares[peers.rank])
-    view = _view(engine, place, mine_layout, shares, peers.rank)
+    has_all = all(peers.share(has_room(engine, spec, peers.n_peers, has_all=True)))
+    logger.info("each GPU has the symbols of %s", "all features" if has_all else "its own features alone")
+    view = _view_of_all(engine, place, layout, mine_layout) if has_all else _view(
+        engine, place, mine_layout, shares, peers.rank
+    )
     pieces = tuple(
         (begin + at, row) for begin, (_, part, _) in zip(begins, told, strict=False) for at, row in part.tolist()
     )
@@ -112,10 +121,23 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
     assert isinstance(rows, GpuRows)
     share = FeatureShare(layout, joined, [first for first, _ in shares])
     return GrownOver(
-        rows, gradients, train, type(kernels)(mine_layout, share), Sharing(features=joined),
+        rows, gradients, train, type(kernels)(mine_layout, share),
+        Sharing(features=joined, sides=ALONE if has_all else joined),
         slice(place.begin, place.begin + group.n_rows), rows.chunks[0].n_trees,
         all(peers.share(device.orders_rows)),
     )  # fmt: skip
+
+
+def _view_of_all(engine: Engine, place: Everywhere, layout: DeviceLayout, share: DeviceLayout) -> DenseView:
+    """Return the view of all rows with one share of the features, in which all features can be looked up."""
+    ((_, own),) = engine.sets.train.views()
+    assert isinstance(own, DenseView)
+    columns, (first, n) = place.spread(own.by_feature, axis=1), share.features
+    symbols = DeviceSymbols.empty(place.runtime, share.places(columns.dtype), place.n_rows)
+    symbols.put_columns(0, columns[first : first + n].T)
+    view = DenseView(share, [symbols], place.n_rows, copy_columns=False)
+    view.look_up_in(layout, columns)
+    return view
 
 
 def _view(engine: Engine, place: Everywhere, layout: DeviceLayout, shares: Sequence[tuple[int, int]], rank: int

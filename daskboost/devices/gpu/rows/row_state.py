@@ -502,7 +502,7 @@ class ChunkRows:
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
-        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.features)
+        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.sides)
 
     def add_leaves(self, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
         """Add the values of leaves that rows have reached to the margins of these; see `GpuRows.add_leaves`."""

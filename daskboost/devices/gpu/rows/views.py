@@ -47,6 +47,8 @@ WALK_BLOCKS = 8
 """Blocks of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
+COLUMN_BYTES = 1 << 28
+"""Bytes of columns that are put in another order at a time."""
 CSR = 0
 """In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
 
@@ -146,6 +148,8 @@ class DenseView:
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
                  copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
+        self._looked_up = layout
+        """Layout of the features whose symbols are looked up one by one."""
         self._copy_columns, self._turn_rows = copy_columns, turn_rows
         self._symbols = symbols = _joined(self.runtime, layout.places, parts, n_rows)
         self._columns = self._copied_columns()
@@ -165,12 +169,18 @@ class DenseView:
         the memory of those before. What was recorded with this view has other addresses.
         """
         self._symbols = symbols = self._symbols.in_order(rows)
-        self._columns = None
+        kept, self._columns = self._columns if self._looked_up is not self._layout else None, None
         self._planes = [
             replace(each, planes=planes, turned=None) for each, planes in zip(self._planes, symbols.planes, strict=True)
         ]
-        self._columns = self._copied_columns()
+        self._columns = self._copied_columns() if kept is None else _columns_in_order(kept, rows)
         self._planes = [self._with_copy(each) for each in self._planes]
+
+    def look_up_in(self, layout: DeviceLayout, columns: DeviceArray) -> None:
+        """Look up single symbols in those of more features than histograms are built of: `columns`, shape (features,
+        rows), of all features of `layout`."""
+        self.nbytes += int(columns.nbytes) - (0 if self._columns is None else int(self._columns.nbytes))
+        self._looked_up, self._columns = layout, columns
 
     @property
     def dense_symbols(self) -> DeviceSymbols:
@@ -178,8 +188,13 @@ class DenseView:
         return self._symbols
 
     @property
+    def by_feature(self) -> DeviceArray:
+        """Symbols of all rows, shape (features, rows): the view's copy, or one that is made of them."""
+        return self._symbols.by_feature() if self._columns is None else self._columns
+
+    @property
     def features(self) -> tuple[int, int]:
-        return self._layout.features
+        return self._looked_up.features
 
     @property
     def _rows(self) -> DeviceArray:
@@ -199,14 +214,16 @@ class DenseView:
 
     @property
     def symbols(self) -> tuple[Any, ...]:
+        layout = self._looked_up
         if self._columns is None:
-            return (self._rows, self._places, 0, 0, self._layout.n_bins, self._layout.offsets)
-        return (self._columns, None, 1, self._columns.shape[1], self._layout.n_bins, self._layout.offsets)
+            return (self._rows, self._places, 0, 0, layout.n_bins, layout.offsets)
+        return (self._columns, None, 1, self._columns.shape[1], layout.n_bins, layout.offsets)
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         first, *others = self._planes
-        if others or first.host.n_planes > 1 or first.host.columns * self.symbol_bytes != SECTOR_BYTES:
+        is_short = not others and first.host.n_planes == 1 and first.host.columns * self.symbol_bytes == SECTOR_BYTES
+        if not is_short or self._looked_up is not self._layout:
             return self.symbols, 0
         n_bins, offsets = self._layout.n_bins, self._layout.offsets
         return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
@@ -256,6 +273,18 @@ class _Planes:
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
     turned: DeviceArray | None = None
     """Copy of the symbols for passes over all rows in order; uint8, shape (planes, bytes)."""
+
+
+def _columns_in_order(columns: DeviceArray, rows: DeviceArray) -> DeviceArray:
+    """Enqueue: return columns, shape (features, rows), in which row i is what row `rows[i]` was.
+
+    They keep their memory, since some features are moved at a time.
+    """
+    at_once = max(1, COLUMN_BYTES // columns[0].nbytes)
+    for first in range(0, len(columns), at_once):
+        own = columns[first : first + at_once]
+        own[...] = own[:, rows]
+    return columns
 
 
 def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
