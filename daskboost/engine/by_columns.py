@@ -102,7 +102,7 @@ def rows_by_columns(engine: Engine, spec: FitSpec, peers: Peers, joined: Collect
         weight = place.spread(mine)
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
     layout, shares = kernels.layout, feature_shares(setup.layout, peers.n_peers)
-    mine_layout = layout.part(*shares[peers.rank])
+    mine_layout = layout.part(*shares[peers.rank], place.n_rows)
     has_all = all(peers.share(has_room(engine, spec, peers.n_peers, has_all=True)))
     logger.info("each GPU has the symbols of %s", "all features" if has_all else "its own features alone")
     view = _view_of_all(engine, place, layout, mine_layout) if has_all else _view(

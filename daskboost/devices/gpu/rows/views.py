@@ -15,6 +15,7 @@ from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces, turn
 from daskboost.devices.gpu.rows.feature_groups import (
     CELL_BYTES,
+    IDLE_SYMBOLS,
     MOST_COLUMNS,
     SKEWED_BIN_BYTES,
     FeatureGroups,
@@ -61,6 +62,8 @@ class DeviceLayout:
     host: SlotLayout
     first_feature: int = 0
     """The fit's feature that is the layout's first, where others are other GPUs'."""
+    most_idle: int = 0
+    """Idle columns of a group, where it is known how few rows there are: see `feature_groups`."""
     offsets: DeviceArray = field(init=False)
     n_bins: DeviceArray = field(init=False)
 
@@ -73,15 +76,16 @@ class DeviceLayout:
         """The first feature, and how many there are, as kernels take them."""
         return self.first_feature, len(self.host.n_bins)
 
-    def part(self, first: int, last: int) -> DeviceLayout:
-        """Return the layout of some features of this one, those from `first` up to `last`."""
+    def part(self, first: int, last: int, n_rows: int) -> DeviceLayout:
+        """Return the layout of some features of this one, those from `first` up to `last`, for so many rows."""
         offsets = self.host.offsets[first : last + 1] - self.host.offsets[first]
         host = SlotLayout(offsets, self.host.n_bins[first:last], self.host.width)
-        return DeviceLayout(self.runtime, host, self.first_feature + first)
+        return DeviceLayout(self.runtime, host, self.first_feature + first, IDLE_SYMBOLS // n_rows)
 
     def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
         """Return where symbols of that type lie."""
-        return SymbolPlaces.of_slots(np.diff(self.host.offsets), dtype, self.runtime.shared_bytes)
+        slots = np.diff(self.host.offsets)
+        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle)
 
 
 class GpuView(Protocol):
