@@ -26,8 +26,14 @@ THREADS = 128
 """Threads of a block, as in the kernels."""
 NODE_THREADS = 256
 """Threads of a block, as in `kernels/split.cu`."""
-FEW_FEATURES, FEW_THREADS = 128, 512
+FEW_FEATURES, FEW_THREADS = 128, 256
 """A feature of a tree's level is a block of `kernels/split_level.cu`: of so few, larger ones, to be as many threads."""
+LEVEL_BINS = 32
+"""Bins of a block at a time, as there."""
+LEVEL_BLOCKS = 256
+"""Blocks from which a GPU is busy: of fewer features, several look at each."""
+MOST_BLOCKS = 8
+"""So many look at a feature, at most."""
 WARP = 32
 RESULTS = 6
 """Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
@@ -130,10 +136,16 @@ def search_shapes(n_nodes: int, n_features: int, n_slots: int, n_trees: int = 0)
     results: Shapes = {"results": ((n_nodes, RESULTS), np.int64)}
     if not n_trees:
         return {**results, "tops": ((n_nodes, n_features), np.float64)}
+    n_found = max(n_trees * n_features, LEVEL_BLOCKS)  # of a block each
     return {
         **results, "prefix": ((n_nodes, n_slots, 2), np.int64),
-        "gains": ((n_trees, n_features), np.float64), "places": ((n_trees, n_features), np.int32),
+        "gains": ((n_found,), np.float64), "places": ((n_found,), np.int32),
     }  # fmt: skip
+
+
+def blocks_of_feature(n: int, most_bins: int) -> int:
+    """Return how many blocks look at each of `n` features of a level."""
+    return max(1, min(LEVEL_BLOCKS // n, MOST_BLOCKS, -(-most_bins // LEVEL_BINS)))
 
 
 @dataclass
@@ -257,8 +269,8 @@ class SplitKernels:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS), in `room`."""
         n, n_trees, layout, level = level.n_nodes, level.n_trees, self.layout, self._here(level)
         n_features, prefix, results = len(layout.host.n_bins), room["prefix"][:n], room["results"][:n]
-        gains, places = room["gains"][:n_trees], room["places"][:n_trees]
         shape = (layout.offsets, layout.n_bins, n_features)
+        n_blocks = blocks_of_feature(n_trees * n_features, int(layout.host.n_bins.max()))
         threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
 
         def launch(entry: str, blocks: int, *arguments: KernelArgument) -> None:
@@ -269,8 +281,9 @@ class SplitKernels:
             "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape, n,
             int(level.keeps),
         )  # fmt: skip
-        launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
-        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
+        found = n_blocks, room["gains"], room["places"]
+        launch("best_of_features", n_trees * n_features * n_blocks, *self._searched(level, regular), *found)
+        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, *found, results)
         return self._of_all(results, room)
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
