@@ -286,7 +286,8 @@ class TreeGrower:
         )  # fmt: skip
 
     def _search(self, depth: int, features: LevelFeatures, rows: ChunkRows) -> DeviceArray:
-        """The best split of each node of a level, or of all of them together."""
+        """The best split of each node of a level, or of all of them together, among the features that are searched
+        here."""
         slots, per_tree = self._levels[depth], self._sizes.at(depth)
         lists = self._features.allowed(features, depth, self.tables.at(slots.nodes, per_tree))
         level = Level(
@@ -313,7 +314,7 @@ class TreeGrower:
         is_last = depth + 1 == self._sizes.depth
         self._launch("choose_splits")(
             self._n_trees, THREADS, self._width, *self.tables.arguments, *level.arguments, self._sizes.at(depth),
-            results, *regular.numbers, rules.gamma, rules.max_leaves,
+            results, *self._kernels.found(results, self._room), *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
             self._kernels.all_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),

@@ -151,7 +151,7 @@ def blocks_of_feature(n: int, most_bins: int) -> int:
 @dataclass
 class SplitKernels:
     """Searches all features of histograms in one GPU's memory, or a share of them together with other GPUs, all of
-    which find the same."""
+    which learn what each of them has found."""
 
     layout: DeviceLayout
     """Where the features lie that are searched here."""
@@ -189,17 +189,15 @@ class SplitKernels:
         """Bins of every feature, of whichever GPU."""
         return (self.layout if self.share is None else self.share.all_features).n_bins
 
-    def _of_all(self, results: DeviceArray, room: SearchRoom) -> DeviceArray:
-        """Return the best splits that any GPU has found, as all of them do."""
+    def found(self, results: DeviceArray, room: SearchRoom) -> tuple[KernelArgument, ...]:
+        """Enqueue: all GPUs learn the best splits that each has found. Return these as kernels take them that choose
+        among them (`kernels/feature_shares.cuh`): null where one GPU searches all features."""
         if self.share is None:
-            return results
-        n, n_shares = len(results), len(self.share.firsts)
+            return None, None, 1
+        n_shares = len(self.share.firsts)
         found = room["found"].reshape(-1)[: n_shares * results.size].reshape(n_shares, *results.shape)
         self.share.joined.gather(results, found)
-        self.runtime.kernel("feature_shares", "best_of_shares")(
-            -(-n // THREADS), THREADS, found, self._firsts, n_shares, n, results.shape[1], results
-        )
-        return results
+        return found, self._firsts, n_shares
 
     @cached_property
     def _firsts(self) -> DeviceArray:
@@ -253,7 +251,7 @@ class SplitKernels:
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
-        return self._of_all(results, room)
+        return results
 
     def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
@@ -284,7 +282,7 @@ class SplitKernels:
         found = n_blocks, room["gains"], room["places"]
         launch("best_of_features", n_trees * n_features * n_blocks, *self._searched(level, regular), *found)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, *found, results)
-        return self._of_all(results, room)
+        return results
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
@@ -391,4 +389,4 @@ class VectorKernels(SplitKernels):
             "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
             int(entry == "best_of_level_features"), results,
         )  # fmt: skip
-        return self._of_all(results, room)
+        return results
