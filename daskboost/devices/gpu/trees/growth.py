@@ -299,11 +299,14 @@ class TreeGrower:
         if self._entries is not None:
             return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
         built, _ = self._places(depth)
-        trees = rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees)
+        divides = not (level.keeps or self._rules.symmetric)  # whose gains are of all nodes
+        places = rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees, divides=divides)
+        each = level.n_nodes // len(slots.built)
+        nodes = slice(each * places.start, each * places.stop)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         results = self._room["results"][: level.n_nodes]
-        own = results[trees.start * per_tree : trees.stop * per_tree]
-        search(level.of_trees(trees), regular, {**self._room, "results": own})
+        own = results[nodes]
+        search(level.of(nodes), regular, {**self._room, "results": own})
         if len(own) < len(results):
             rows.sharing.rows.gather(own, results.reshape(-1, *own.shape))
         return results

@@ -69,12 +69,14 @@ class Level:
     keeps: bool = True
     """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
 
-    def of_trees(self, trees: slice) -> Level:
-        """Return the nodes of some of the trees; of all of them, where leaves have several outputs."""
-        if trees == slice(0, self.n_trees):
+    def of(self, nodes: slice) -> Level:
+        """Return some of the nodes: those of some trees, or some of a single tree; all of them, where leaves have
+        several outputs."""
+        if nodes == slice(0, self.n_nodes):
             return self
-        nodes = slice(trees.start * self.per_tree, trees.stop * self.per_tree)
-        lists = slice(nodes.start // self.per_list, nodes.stop // self.per_list)
+        trees, lists = (
+            slice(nodes.start // each, -(-nodes.stop // each)) for each in (self.per_tree, self.per_list)
+        )
         return replace(
             self, own=self.own[nodes], parents=self.parents[nodes], siblings=self.siblings[nodes],
             sums=self.sums[nodes], bounds=self.bounds[nodes], allowed=self.allowed[lists], units=self.units[trees],
