@@ -22,8 +22,9 @@
 // variants: THREADS=256 VECTORS=0,1
 // usual: THREADS=256 VECTORS=0
 // budget: start_trees registers=40+8*VECTORS shared=0
-// budget: choose_splits registers=128 shared=8*THREADS+16
+// budget: choose_splits registers=128+16*VECTORS shared=8*THREADS+16
 // budget: finish_trees registers=64 shared=4*THREADS
+#include "feature_shares.cuh"
 #include "select.cuh"
 #include "tree_table.cuh"
 
@@ -71,11 +72,11 @@ struct WorthIt {
     }
 };
 
-// Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
+// Splits of a level of `n` slots per tree; `results` : of its search, or to be taken from those of all GPUs. `splits` : as partition.cu takes them, for all trees.
 // `next_*` : the next level, of `2 * n_pairs` slots per tree; `built` : shape (trees, n_pairs), the child of each split that
 // rows build, whose histograms begin at `built_address`, the siblings' at `derived_address`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
-    i32 n_outputs, TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
+    i32 n_outputs, TREES, LEVEL, i32 n, i64* results, SHARES, double lambda, double alpha, double max_step, double least_h,
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
     const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
@@ -90,8 +91,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32* own_nodes = nodes + first;
     const WorthIt worth = {own_results, own_nodes, least_gain(table, gamma), table.n_outputs};
 
+    const FeatureShares shares = {found, first_features, n_shares, n_slots, results_of(table.n_outputs)};
     i32 n_worth = 0;
-    for (i32 slot = begin; slot < end; ++slot) n_worth += worth.has(slot);
+    for (i32 slot = begin; slot < end; ++slot) {
+        shares.take_best(first + slot, results);
+        n_worth += worth.has(slot);
+    }
     i32 rank = scan_block(n_worth, room.scan);
     if (threadIdx.x == THREADS - 1) room.left = rank + n_worth;
     __syncthreads();

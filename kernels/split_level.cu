@@ -2,10 +2,11 @@
 // The arithmetic is that of `daskboost/devices/cpu/split.py`, to the last bit.
 //
 //   sum_bins           a warp per (node, feature): histograms of nodes that rows have not built, and running sums of bins
-//   best_of_features   a block per (tree, feature): LANES threads take a bin, and look at as many nodes at a time
+//   best_of_features   a block per (tree, feature), or several where these are few, with every so many bins each: LANES
+//                      threads take a bin, and look at as many nodes at a time
 //   best_of_level      a block per tree: the best feature, and each node's sums on the left
 //
-// variants: THREADS=128,512
+// variants: THREADS=128,256
 // budget: sum_bins registers=64 shared=0
 // budget: best_of_features registers=104 shared=12*THREADS+56*NODES
 // budget: best_of_level registers=64 shared=12*THREADS
@@ -17,7 +18,8 @@
 #endif
 #define NODES 128  // whose sums a block keeps at a time
 
-constexpr i32 LANES = 4;
+constexpr i32 BINS = 32;  // of a block at a time
+constexpr i32 LANES = THREADS / BINS;
 
 // `prefix` : shape (nodes, slots, 2), sums of g and h up to each bin.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
@@ -84,14 +86,15 @@ static __device__ __forceinline__ double share_of(Pair64 sums, const Known& node
     return gain > NO_GAIN ? gain - node.parent : 0.0;
 }
 
-// A block per (tree, feature). `gains`, `places` : shape (trees, features); a place is a bin, or SIDE more where missing
-// values go left. All of a tree's nodes are there, or none.
+// `n_blocks` blocks per (tree, feature). `gains`, `places` : shape (trees, features, n_blocks); a place is a bin, or SIDE
+// more where missing values go left. All of a tree's nodes are there, or none.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
-    const i64* prefix, SEARCHED, double* gains, i32* places) {
+    const i64* prefix, SEARCHED, i32 n_blocks, double* gains, i32* places) {
     __shared__ Known known[NODES];
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_places[THREADS];
-    const i32 tree = blockIdx.x / n_features, feature = blockIdx.x % n_features, bins = n_bins[feature];
+    const i32 column = static_cast<i32>(blockIdx.x) / n_blocks, begins = static_cast<i32>(blockIdx.x) % n_blocks * BINS;
+    const i32 tree = column / n_features, feature = column % n_features, bins = n_bins[feature];
     const i32 first = tree * units_every, last = min(first + units_every, n_nodes);
     if (own[first] == 0) return;
     const Regular regular = {lambda, alpha, max_step, least_h};
@@ -111,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     double best = NO_GAIN;
     i32 best_place = 2 * SIDE;
     const i32 lane = static_cast<i32>(threadIdx.x) % LANES;
-    for (i32 start = 0; usable && start < n_searched; start += THREADS / LANES) {
+    for (i32 start = begins; usable && start < n_searched; start += n_blocks * BINS) {
         const i32 bin = start + static_cast<i32>(threadIdx.x) / LANES;
         const i32 direction = bin < bins - 1 ? monotone[feature] : 0;
         for (i32 side = 0; side < (any_missing ? 2 : 1); ++side) {
@@ -119,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
             for (i32 begin = first; begin < last; begin += NODES) {
                 const i32 n = min(NODES, last - begin);
                 const i64* of_nodes = own_prefix + begin * stride;
-                if (start + side == 0 || last - first > NODES) {
+                if ((start == begins && side == 0) || last - first > NODES) {
                     __syncthreads();
                     if (static_cast<i32>(threadIdx.x) < n)
                         known[threadIdx.x] = known_of(begin + threadIdx.x, totals, of_nodes + threadIdx.x * stride, bins,
@@ -153,20 +156,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     }
 }
 
-// A block per tree, of `per_tree` nodes. `results` : shape (nodes, RESULTS).
+// A block per tree, of `per_tree` nodes. `gains`, `places`, `n_blocks` : as above. `results` : shape (nodes, RESULTS).
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
     const i64* prefix, const u64* own, const i64* totals, const i64* slot_offsets, const i32* n_bins, i32 n_features,
-    i32 per_tree, const double* gains, const i32* places, i64* results) {
+    i32 per_tree, i32 n_blocks, const double* gains, const i32* places, i64* results) {
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_features[THREADS];
     const i32 first = blockIdx.x * per_tree;
-    const i64 row = static_cast<i64>(blockIdx.x) * n_features;
+    const i64 row = static_cast<i64>(blockIdx.x) * n_features * n_blocks;
     if (own[first] == 0) return;
-    best_feature_of_block<THREADS>(gains + row, n_features, block_gains, block_features);
+    best_feature_of_block<THREADS>(gains + row, n_features * n_blocks, block_gains, block_features);
     const double best = block_gains[0];
     const bool is_found = best > 0.0;
-    const i32 feature = is_found ? block_features[0] : 0;
-    const i32 bin = places[row + feature] % SIDE, side = places[row + feature] / SIDE;
+    const i32 feature = is_found ? block_features[0] / n_blocks : 0;
+    i32 place = 2 * SIDE;  // of equal gains of the feature, which several blocks may have found, the lowest
+    for (i64 i = row + feature * n_blocks; i < row + (feature + 1) * n_blocks; ++i)
+        if (gains[i] == best) place = min(place, places[i]);
+    const i32 bin = place % SIDE, side = place / SIDE;
     for (i32 node = first + threadIdx.x; node < first + per_tree; node += THREADS) {
         i64* result = results + static_cast<i64>(node) * RESULTS;
         result[0] = __double_as_longlong(is_found ? best : NO_GAIN);

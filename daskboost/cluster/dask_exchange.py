@@ -1,4 +1,5 @@
-"""What each worker has for each of some owners goes there directly, and each owner makes something of it.
+"""What each worker has for each of some owners goes there directly, and each owner makes something of it: an owner of
+several parts of all at the same time.
 
     client --- a call ---> owner --- asks each worker for its part ---> worker
                            owner <------------ the part --------------- worker
@@ -51,7 +52,7 @@ class Given:
     whole: Callable[[WorkerPlace, int, list[Any]], Any]
     """`whole(place, index, parts)` on the owner, with the parts of all workers in order; its result must be small."""
     owners: tuple[str, ...]
-    """Addresses."""
+    """Addresses; a worker that comes several times owns what several indices stand for."""
     workers: tuple[str, ...]
     name: str
     """Under which workers keep what goes to others, until it is dropped."""
@@ -77,12 +78,14 @@ async def exchange(client: Client, given: Given, step: str) -> list[Any]:
 
 async def _wholes(given: Given, dask_worker: Worker) -> dict[int, object]:
     """What this worker makes of its parts, by their index."""
-    place, found = worker_host(dask_worker).place, dict[int, object]()
-    for index, owner in enumerate(given.owners):
-        if owner == place.address:
-            parts = await asyncio.gather(*[_part_of(worker, given, index, dask_worker) for worker in given.workers])
-            found[index] = await asyncio.to_thread(_whole, given, place, index, parts)
-    return found
+    place = worker_host(dask_worker).place
+
+    async def made(index: int) -> object:
+        parts = await asyncio.gather(*[_part_of(worker, given, index, dask_worker) for worker in given.workers])
+        return await asyncio.to_thread(_whole, given, place, index, parts)
+
+    own = [index for index, owner in enumerate(given.owners) if owner == place.address]
+    return dict(zip(own, await asyncio.gather(*map(made, own)), strict=True))
 
 
 def _whole(given: Given, place: WorkerPlace, index: int, parts: list[object]) -> object:

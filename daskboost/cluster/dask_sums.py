@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import cycle, islice
 
 from daskboost.cluster.balance import host_of
 from daskboost.cluster.context import WorkerPlace
@@ -30,7 +31,9 @@ for _message in (KeyTable, DataSketch):  # which workers have for each other
 PART_BYTES = 1 << 24
 """Least bytes of tables that an owner of features is worth: it makes cut points of them in some milliseconds."""
 MOST_OWNERS = 32
-"""Every owner has a task of Dask's on every worker, each of which takes the scheduler about a millisecond."""
+"""Every share of the features is a message between any two workers, of about a millisecond."""
+MOST_SHARES = 4
+"""Shares of a worker, exchanged at the same time: while it searches in one, parts of others are written and come."""
 SEARCH_THREADS = 8
 """Most threads of an owner, whatever Dask gives its worker: workers with a GPU mostly have one thread, and beside them
 lie idle cores, of which each worker of a host takes its share at most."""
@@ -53,28 +56,31 @@ class Told:
 
 @dataclass(frozen=True)
 class Shares:
-    """Which worker makes the cut points of which features."""
+    """Which worker makes the cut points of which features, in several shares of neighbours."""
 
     owners: tuple[str, ...]
+    """The worker of each share; one may have several."""
     edges: tuple[int, ...]
-    """First feature of each owner, and the end."""
+    """First feature of each share, and the end."""
     neighbours: tuple[int, ...]
     """Workers on the host of each owner, itself among them."""
 
     @classmethod
     def of(cls, workers: Sequence[str], n_features: int, sketch_bytes: int) -> Shares:
         """Share out features among as many of the workers as are worth it."""
-        n = max(1, min(len(workers), n_features, MOST_OWNERS, sketch_bytes // PART_BYTES))
+        most = MOST_SHARES * len(workers) if len(workers) > 1 else 1
+        n = max(1, min(most, n_features, MOST_OWNERS, sketch_bytes // PART_BYTES))
         hosts = Counter(map(host_of, workers))
-        owners = tuple(workers[:n])
+        owners = tuple(islice(cycle(workers), n))
         return cls(owners, tuple(n_features * owner // n for owner in range(n + 1)),
                    tuple(hosts[host_of(owner)] for owner in owners))  # fmt: skip
 
     def threads(self, place: WorkerPlace, index: int) -> int:
-        """Return the threads of an owner, on its worker."""
+        """Return the threads that make the cut points of a share, on its worker."""
         from daskboost.devices.cpu.threads import usable_cores
 
-        return max(place.n_threads, min(SEARCH_THREADS, usable_cores() // self.neighbours[index]))
+        of_worker = max(place.n_threads, min(SEARCH_THREADS, usable_cores() // self.neighbours[index]))
+        return max(1, of_worker // self.owners.count(self.owners[index]))
 
 
 # What tasks and calls run on workers.
@@ -95,7 +101,7 @@ def tell(place: WorkerPlace, name: str) -> Told:
 
 
 def part_of_sketch(place: WorkerPlace, index: int, name: str, shares: Shares) -> DataSketch:
-    """What this worker counted of the features of an owner."""
+    """What this worker counted of the features of a share."""
     fold: Fold | None = place.shards.parts(name).get("fold")
     total = None if fold is None else fold.total()
     if total is None:
@@ -115,7 +121,7 @@ class _Searched:
 
 def search_on(place: WorkerPlace, index: int, parts: Sequence[DataSketch], name: str, number: int, max_bin: int,
               shares: Shares) -> Answer:  # fmt: skip
-    """Add what all workers counted of an owner's features in a read, from 0 on, to its search; return the answer."""
+    """Add what all workers counted of a share's features in a read, from 0 on, to its search; return the answer."""
     before: _Searched | None = place.shards.parts(name).get(index)
     if before is not None and before.number == number:  # a task that runs again
         return before.answer

@@ -1,11 +1,13 @@
 """All rows of a fit on every GPU, each of which has a share of the features: what engines bring there from one another.
 
 Every engine tells the others what its own rows have, by sums to which the others add zeros. What grows over these rows
-is what grows over an engine's own (`device_grower.py`); a split's sides come from the GPU that has its feature.
+is what grows over an engine's own (`device_grower.py`). Where GPUs have room, each has the symbols of all features by
+columns, and moves rows by itself; else a split's sides come from the GPU that has its feature.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,11 +33,15 @@ from daskboost.engine.tree_rows import make_rows
 from daskboost.fit.peers import Peers
 from daskboost.fit.spec import FitSpec
 
+logger = logging.getLogger(__name__)
+
 BLOCKS = 3
 """Blocks of bins that are there at a time while engines tell each other theirs: a block, its parts, and temporary
 arrays."""
 SLOT_BYTES = 4
 """Bytes of an entry of CSR rows that an engine tells, at most all of its own at a time."""
+COLUMN_COPIES = 2
+"""Copies of the columns of all features that are there at a time while engines tell each other theirs, at most."""
 
 
 def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
@@ -90,6 +96,15 @@ def share_plan(engine: Engine, spec: FitSpec, division: FeatureDivision, rank: i
     return columns_plan(size, last - first, n_slots, n_entries, free_bytes - taken - told_bytes)
 
 
+def has_room_for_all(division: FeatureDivision, plan: Plan, n_rows: int) -> bool:
+    """Whether a GPU has room for the columns of all features of so many rows beside its plan, if there are such."""
+    n_bytes = division.view.bytes_of_all(n_rows, len(division.n_entries))
+    if n_bytes is None:
+        return False
+    assert plan.free_bytes is not None
+    return plan.total_bytes + COLUMN_COPIES * n_bytes <= plan.free_bytes
+
+
 def rows_by_columns(engine: Engine, division: FeatureDivision, plan: Plan, peers: Peers, joined: Collective
                     ) -> GrownOver:  # fmt: skip
     """Bring all rows to every GPU, with a share of the features each, by the engine's plan of its own; collective."""
@@ -106,8 +121,12 @@ def rows_by_columns(engine: Engine, division: FeatureDivision, plan: Plan, peers
         weight = place.spread(mine)
     label, margin = place.spread(own.labels[0]), place.spread(own.train.margins[0])
     layout = kernels.layout
-    shares = [layout.part(*share) for share in division.shares]
-    view = division.view.of_all_rows(place, shares, sort_entries=plan.by_entries)
+    shares = [layout.part(*share, place.n_rows) for share in division.shares]
+    has_all = all(peers.share(has_room_for_all(division, plan, place.n_rows)))
+    logger.info("each GPU has the symbols of %s", "all features" if has_all else "its own features alone")
+    view = division.view.of_all_rows(
+        place, shares, sort_entries=plan.by_entries, all_features=layout if has_all else None
+    )
     pieces = tuple(
         (begin + at, row) for begin, (_, part, _) in zip(begins, told, strict=False) for at, row in part.tolist()
     )
@@ -121,8 +140,8 @@ def rows_by_columns(engine: Engine, division: FeatureDivision, plan: Plan, peers
     assert isinstance(rows, GpuRows)
     share = FeatureShare(layout, joined, [first for first, _ in division.shares])
     return GrownOver(
-        rows, gradients, train, type(kernels)(shares[peers.rank], share), Sharing(features=joined),
+        rows, gradients, train, type(kernels)(shares[peers.rank], share),
+        Sharing(features=joined, sides=ALONE if has_all else joined),
         slice(place.begin, place.begin + group.n_rows), min(plan.trees_together, rows.chunks[0].n_trees),
         all(peers.share(device.orders_rows)),
     )  # fmt: skip
-

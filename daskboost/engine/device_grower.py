@@ -278,7 +278,7 @@ class DeviceGrower:
         ((_, view),) = self._over.train.views()
         takes_all = self._below == ALL
         sharing = self._over.sharing
-        walks = (view.walks_fast or not takes_all) and self._quantiles is None and sharing.features is ALONE
+        walks = (view.walks_fast or not takes_all) and self._quantiles is None and sharing.sides is ALONE
         reaches_leaves = (not walks and self._refit is None) or self._orders_rows
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sharing, takes_all, reaches_leaves)
         begin = 0

@@ -21,7 +21,7 @@ from daskboost.devices.gpu.rows.everywhere import Everywhere
 from daskboost.devices.gpu.rows.leaf_order import put_in_leaf_order
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.engine import device_grower
+from daskboost.engine import by_columns, device_grower
 from daskboost.errors import DeviceError
 
 N_FEATURES = 7
@@ -50,10 +50,10 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     bring = Everywhere.spread
 
-    def noted(self: Everywhere, own: Any) -> Any:
+    def noted(self: Everywhere, own: Any, axis: int = 0) -> Any:
         assert isinstance(self.joined, JoinedByHost)
         found.append(self.joined.rank)
-        return bring(self, own)
+        return bring(self, own, axis)
 
     monkeypatch.setattr(Everywhere, "spread", noted)
     return found
@@ -67,11 +67,13 @@ def trains(choice: dict[str, Any]) -> bool:
 @pytest.mark.emulated
 @every_pair(
     {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "engines": [2, 3], "weighted": [False, True],
-     "evaluated": [False, True], "max_bin": [64, 400], "encoding": ["dense", "csr"]},
+     "evaluated": [False, True], "max_bin": [64, 400], "encoding": ["dense", "csr"], "has_all": [False, True]},
     possible=trains,
 )  # fmt: skip
 def test_the_bytes_of_one_engine(growth: str, loss: str, rules: str, engines: int, weighted: bool, evaluated: bool,
-                                 max_bin: int, encoding: str, brought: list[int]) -> None:  # fmt: skip
+                                 max_bin: int, encoding: str, has_all: bool, brought: list[int],
+                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    have_room(monkeypatch, has_all=has_all and encoding == "dense")
     params = {**GROWTH[growth], **LOSSES[loss], **RULES[rules], "n_jobs": 1}
     data = make_data(
         np.random.default_rng(5), params.get("objective", "reg:squarederror"), 6_000, N_FEATURES, n_values=500,
@@ -89,6 +91,11 @@ def test_the_bytes_of_one_engine(growth: str, loss: str, rules: str, engines: in
     assert len(set(brought)) == engines
 
 
+def have_room(monkeypatch: pytest.MonkeyPatch, *, has_all: bool) -> None:
+    """Have GPUs look up all features, each by itself, or only those that it searches."""
+    monkeypatch.setattr(by_columns, "has_room_for_all", lambda *_: has_all)
+
+
 def fitted(params: dict[str, Any], dataset: QuantizedDataset, evaluated: bool) -> tuple[Any, Any]:
     """Return a model, and its metrics of the rows that it grows on."""
     results: Any = {}
@@ -97,11 +104,12 @@ def fitted(params: dict[str, Any], dataset: QuantizedDataset, evaluated: bool) -
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("partition_by", ["rows", "columns"])
+@pytest.mark.parametrize(("partition_by", "has_all"), [("rows", False), ("columns", False), ("columns", True)])
 def test_rows_that_would_be_put_in_order(
-    partition_by: str, brought: list[int], monkeypatch: pytest.MonkeyPatch
+    partition_by: str, has_all: bool, brought: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows take the order of a first tree's leaves on every GPU that has them all."""
+    have_room(monkeypatch, has_all=has_all)
     monkeypatch.setattr(leaf_order, "LEAST_BYTES", 1)
     put, ordered = put_in_leaf_order, []
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.test_same_bytes import outcome
-from kernels.emulation import EmulatedRuntime
+from kernels.emulation import EmulatedRuntime, JoinedByHost
 from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu
 from strategies.trees import make_data, quantized
@@ -16,6 +16,7 @@ from daskboost import train
 from daskboost.devices.budget import gpu_plans as plans
 from daskboost.devices.choose import make_device
 from daskboost.devices.gpu.device import GpuDevice
+from daskboost.devices.gpu.rows import row_state
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.runtime.collective import Members
 from daskboost.devices.gpu.runtime.nccl import why_no_nccl
@@ -91,13 +92,16 @@ def grows_without_host(choice: dict[str, Any]) -> bool:
 
 @every_pair(
     {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "rows": ROWS, "encoding": ["dense", "csr"], "engines": ENGINES,
-     "evaluated": [False, True]},
+     "evaluated": [False, True], "divided": [False, True]},
     possible=grows_without_host,
 )  # fmt: skip
 def test_models_and_metrics_are_those_of_one_cpu(
-    growth: str, loss: str, rules: str, rows: str, encoding: str, engines: str, evaluated: bool, joins: Joins
-) -> None:
+    growth: str, loss: str, rules: str, rows: str, encoding: str, engines: str, evaluated: bool, divided: bool,
+    joins: Joins, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Base scores, early stopping and continued training among them."""
+    if divided:
+        monkeypatch.setattr(row_state, "DIVIDED_BYTES", 0)
     n_rows, drawn = ROWS[rows]
     objective = LOSSES[loss].get("objective", "reg:squarederror")
     data = make_data(np.random.default_rng(8), objective, n_rows, 5, n_values=60, missing=0.3)
@@ -112,6 +116,29 @@ def test_models_and_metrics_are_those_of_one_cpu(
     n_fits = 1 + evaluated
     assert [len(gpus) for gpus in joins] == n_fits * len(shares) * [len(shares)]
     assert len(set(joins)) <= n_fits  # all engines of a fit mean the same GPUs
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(("growth", "least_bytes", "shared"), [
+    ({}, 0, True), ({}, 1 << 40, False), ({"grow_policy": "symmetric", "score_function": "newton"}, 0, False),
+])  # fmt: skip
+def test_each_gpu_searches_a_share_of_the_last_level(
+    growth: dict[str, Any], least_bytes: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its histograms have many bytes, and gains are not summed over nodes."""
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+    monkeypatch.setattr(row_state, "DIVIDED_BYTES", least_bytes)
+    add_up, n_nodes = JoinedByHost.add_up_shares, []
+
+    def noted(self: JoinedByHost, values: Any) -> None:
+        n_nodes.append(len(values))
+        add_up(self, values)
+
+    monkeypatch.setattr(JoinedByHost, "add_up_shares", noted)
+    data = make_data(np.random.default_rng(8), "reg:squarederror", 4_500, 5, n_values=60)
+    with quantized(data, engines=2, partitions=2) as dataset:
+        train({"max_depth": 4, "device": "cuda", "reduction": "nccl", "n_jobs": 1, **growth}, dataset, 1)
+    assert n_nodes == 2 * shared * [4]
 
 
 def sizes_of(shares: list[float], n_rows: int) -> list[int]:

@@ -46,7 +46,7 @@ def spread_out(client: Any, array: Float32) -> Any:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_owners", [1, 2])
+@pytest.mark.parametrize("n_owners", [1, 5])
 def test_cut_points_on_a_cluster(
     cluster_client: Any, weighted: bool, n_owners: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,14 +100,15 @@ def test_a_read_counts_once_and_none_may_be_lost(place: WorkerPlace, rng: np.ran
 
 
 @pytest.mark.parametrize(("n_workers", "n_features", "n_parts", "n_owners"), [
-    (1, 9, 100, 1), (4, 9, 0, 1), (4, 9, 3, 3), (4, 9, 100, 4), (8, 3, 100, 3), (100, 1000, 1000, MOST_OWNERS),
+    (1, 9, 100, 1), (4, 9, 0, 1), (4, 9, 3, 3), (4, 9, 100, 9), (2, 99, 100, 8), (8, 3, 100, 3),
+    (100, 1000, 1000, MOST_OWNERS),
 ])  # fmt: skip
 def test_features_are_shared_out_among_as_many_as_are_worth_it(
     n_workers: int, n_features: int, n_parts: int, n_owners: int
 ) -> None:
     workers = [str(worker) for worker in range(n_workers)]
     shares = Shares.of(workers, n_features, n_parts * PART_BYTES + 5)
-    assert shares.owners == tuple(workers[:n_owners])
+    assert shares.owners == tuple(workers[share % n_workers] for share in range(n_owners))
     assert len(shares.edges) == n_owners + 1
     assert (shares.edges[0], shares.edges[-1]) == (0, n_features)
     assert (np.diff(shares.edges) > 0).all()
@@ -124,3 +125,13 @@ def test_workers_of_a_host_share_its_idle_cores(
     shares = Shares.of(["tcp://10.0.0.2:1", *workers], 3, 1 << 40)
     assert shares.neighbours == (1, *[neighbours] * len(shares.owners[1:]))
     assert shares.threads(replace(place, n_threads=n_threads), 1) == expected
+
+
+@pytest.mark.parametrize(("n_shares", "expected"), [(1, 8), (2, 4), (3, 2), (9, 1)])
+def test_shares_of_a_worker_have_its_threads_together(
+    place: WorkerPlace, n_shares: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 32)
+    shares = Shares(("one", *["other"] * n_shares), tuple(range(n_shares + 2)), (2,) * (n_shares + 1))
+    assert shares.threads(place, 0) == 8
+    assert {shares.threads(place, index) for index in range(1, n_shares + 1)} == {expected}

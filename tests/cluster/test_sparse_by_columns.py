@@ -178,7 +178,8 @@ def all_views(rows: Sequence[Sequence[Sequence[int]]], layout: SlotLayout, share
         slots = np.array([slot for row in rows[rank] for slot in row], np.int32)
         view = SparseView(all_features, indptr, slots, copy_columns=False)
         place = Everywhere(runtime, JoinedByHost(Thread(rank, barrier, told)), begins[rank], begins[-1])
-        found[rank] = view.of_all_rows(place, [all_features.part(*share) for share in shares], sort_entries=False)
+        layouts = [all_features.part(*share, place.n_rows) for share in shares]
+        found[rank] = view.of_all_rows(place, layouts, sort_entries=False)
 
     threads = [threading.Thread(target=bring, args=(rank,)) for rank in range(n)]
     for thread in threads:

@@ -102,11 +102,14 @@ def test_ties_go_to_the_first_bin(
     assert found.default_left.tolist() == [0, side]
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("n_features", [1, 2, 3, 5, 9])
-def test_ties_go_to_missing_values_on_the_right(n_features: int, runtime: Runtime, rng: np.random.Generator) -> None:
-    """Also if their bin is higher: what lies in it is worth as much as what is missing."""
+def test_ties_go_to_missing_values_on_the_right(
+    n_features: int, symmetric: bool, runtime: Runtime, rng: np.random.Generator
+) -> None:
+    """Also if their bin is higher, and another block's: what lies in it is worth as much as what is missing."""
     layout = make_layout([300] * n_features)
-    rules = SplitRules(1.0, 0.0, 0.0, 100 * UNITS[1], np.zeros(n_features, np.int32), False)
+    rules = SplitRules(1.0, 0.0, 0.0, 100 * UNITS[1], np.zeros(n_features, np.int32), symmetric)
     built = np.zeros((1, layout.n_slots, 2), np.int64)
     for first in layout.offsets[:-1]:
         built[:, first + 40], built[:, first + 270] = [-500, 1], [300, 500]

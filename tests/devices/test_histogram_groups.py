@@ -157,6 +157,15 @@ def test_feature_groups() -> None:
     assert members(feature_groups(np.array([600] * 20), 2, 227 * kib)) == [(32, 0, 20, 600)]
 
 
+def test_groups_are_of_one_width_where_few_columns_are_idle() -> None:
+    """Unless there is but one group, or features that have no room in a wide one."""
+    room, slots = 227 << 10, np.full(1000, 256)
+    assert members(feature_groups(slots, 1, room, 23))[-1] == (8, 992, 8, 256)
+    assert members(feature_groups(slots, 1, room, 24))[-1] == (32, 992, 8, 256)
+    assert members(feature_groups(slots[:8], 1, room, 24)) == [(8, 0, 8, 256)]
+    assert members(feature_groups(np.array([9] * 32 + [60_000]), 2, room, 31))[1] == (1, 32, 1, 20480)
+
+
 def test_groups_that_rows_in_order_skew() -> None:
     def skewed(n_features: int, n_bins: int, shared_kib: int, symbol_bytes: int = 1) -> Any:
         first, *_ = feature_groups(np.full(n_features, n_bins), symbol_bytes, shared_kib << 10)

@@ -108,9 +108,10 @@ class SymbolPlaces:
     """uint8 or uint16."""
 
     @classmethod
-    def of_slots(cls, slots: Int64, dtype: np.dtype[Any], shared_bytes: int) -> SymbolPlaces:
-        """For features with so many histogram slots each, on a device whose blocks have so much shared memory."""
-        return cls(feature_groups(slots, dtype.itemsize, shared_bytes), len(slots), dtype)
+    def of_slots(cls, slots: Int64, dtype: np.dtype[Any], shared_bytes: int, most_idle: int = 0) -> SymbolPlaces:
+        """Return those of features with so many histogram slots each, on a device whose blocks have so much shared
+        memory; `most_idle` : see `feature_groups`."""
+        return cls(feature_groups(slots, dtype.itemsize, shared_bytes, most_idle), len(slots), dtype)
 
     def agrees(self, other: SymbolPlaces) -> bool:
         """Whether symbols lie at the same places."""

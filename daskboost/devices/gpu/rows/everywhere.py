@@ -28,13 +28,14 @@ class Everywhere:
     n_rows: int
     """Rows of all GPUs."""
 
-    def spread(self, own: DeviceArray) -> DeviceArray:
-        """Return what all rows have, each GPU's of its own; of any numbers, rows first; collective."""
-        xp, shape = self.runtime.xp, (self.n_rows, *own.shape[1:])
+    def spread(self, own: DeviceArray, axis: int = 0) -> DeviceArray:
+        """Return what all rows have, each GPU's of its own; of any numbers, rows along an axis; collective."""
+        xp, shape, rows = self.runtime.xp, list(own.shape), [slice(None)] * own.ndim
+        rows[axis], shape[axis] = slice(self.begin, self.begin + own.shape[axis]), self.n_rows
         n_bytes = int(np.prod(shape)) * own.itemsize
         words = xp.zeros(-(-n_bytes // 4), np.uint32)  # numbers of which all others have zeros: any sum has their bits
         found: DeviceArray = words.view(np.uint8)[:n_bytes].view(own.dtype).reshape(shape)
-        found[self.begin : self.begin + len(own)] = own
+        found[tuple(rows)] = own
         self.joined.add_up(words)
         return found
 

@@ -100,6 +100,10 @@ def rows_of_tile(multiprocessors: int, n_rows: int) -> int:
 
 MOST_COLUMNS = 32
 """The banks of shared memory."""
+IDLE_SYMBOLS = 1 << 25
+"""Symbols of idle columns, those of all rows, that a group may have rather than be a narrower one: at the 2.8e12 a
+second that histograms add they take 12 us, about as long as the two launches at each level that groups of another width
+take."""
 LEAST_COLUMNS = {1: 4, 2: 1}
 """By bytes of a symbol: as the kernel is compiled."""
 CELL_BYTES = 8
@@ -165,11 +169,12 @@ def row_columns(n_features: int, symbol_bytes: int) -> int:
     return n_features - rest + columns
 
 
-def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int) -> list[FeatureGroups]:
+def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int, most_idle: int = 0) -> list[FeatureGroups]:
     """Divide features with so many histogram slots each, on a device whose blocks may have so much shared memory.
 
     Groups are as wide as shared memory allows. The last features get a narrower one where half of it would be empty,
-    since columns without a feature take as long as others.
+    since columns without a feature take as long as others: unless there are wide groups and it has at most `most_idle`
+    of them.
     """
     limit = room_bytes(shared_bytes)
     found: dict[int, list[list[int]]] = {}
@@ -182,7 +187,8 @@ def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int) -> list[F
         if not len(own):
             return
         if columns > LEAST_COLUMNS[symbol_bytes]:
-            if len(own) <= columns // 2 or int(own.max()) * bin_bytes(columns) > limit:
+            is_last = first > 0 and columns == MOST_COLUMNS and columns - len(own) <= most_idle
+            if (len(own) <= columns // 2 and not is_last) or int(own.max()) * bin_bytes(columns) > limit:
                 divide(first, columns // 2)
                 divide(first + columns // 2, columns // 2)
                 return

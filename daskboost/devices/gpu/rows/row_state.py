@@ -50,6 +50,9 @@ BUILD_ROWS = 256
 """Rows of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
 QUANTIZE_THREADS = 256
 """Threads of a block, as in `kernels/quantize_vectors.cu`."""
+DIVIDED_BYTES = 1 << 22
+"""Bytes of histograms from which each GPU gets the sums of a share alone, and GPUs tell each other splits: of 4 MB, two
+H100s take 24 us for sums of a half each, and 7 for splits; sums of all on both are an exchange of halves besides."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
 
@@ -485,24 +488,29 @@ class ChunkRows:
         self.rows.reserve(n_nodes, n_splits)
         return self.chunk.n_grown, self.rows.scratch.n_grown
 
-    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> slice:
+    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1,
+              divides: bool = False) -> slice:  # fmt: skip
         """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows.
 
-        The histograms are those of all GPUs' rows, for the trees that are returned: each GPU has those of other trees
-        where they can be shared equally, and those of all trees otherwise.
+        The histograms are those of all GPUs' rows, for the part of `nodes` that is returned: each GPU has those of
+        other trees where they can be shared equally, of other nodes of a single tree where `divides` allows it and that
+        pays, and those of all nodes otherwise.
         """
         in_order = is_root and self.in_order
         self.rows.build_outputs(self.view, self.chunk, nodes, out, in_order=in_order, n_trees=n_trees)
-        own, of_outputs = share_of(self.sharing.rows, n_trees), out.transpose(2, 0, 1, 3)
-        if own == slice(0, n_trees):
+        of_outputs, n_parts = out.transpose(2, 0, 1, 3), n_trees
+        if divides and n_trees == len(of_outputs) == 1 and out.nbytes >= DIVIDED_BYTES:
+            n_parts = len(nodes)
+        own, each = share_of(self.sharing.rows, n_parts), len(nodes) // n_parts
+        if own == slice(0, n_parts):
             self.sharing.rows.add_up(of_outputs)
         else:
             self.sharing.rows.add_up_shares(of_outputs[0])
-        return own
+        return slice(each * own.start, each * own.stop)
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
-        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.features)
+        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.sides)
 
     def add_leaves(self, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
         """Add the values of leaves that rows have reached to the margins of these; see `GpuRows.add_leaves`."""

@@ -17,6 +17,7 @@ from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces, 
 from daskboost.devices.gpu.rows.everywhere import BLOCK_BYTES, Everywhere
 from daskboost.devices.gpu.rows.feature_groups import (
     CELL_BYTES,
+    IDLE_SYMBOLS,
     MOST_COLUMNS,
     SKEWED_BIN_BYTES,
     FeatureGroups,
@@ -51,6 +52,8 @@ SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
 TAKING_BYTES = 32
 """Bytes of temporary arrays for each entry that is looked at while some are taken, about."""
+COLUMN_BYTES = 1 << 28
+"""Bytes of columns that are put in another order at a time."""
 CSR = 0
 """In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
 
@@ -63,6 +66,8 @@ class DeviceLayout:
     host: SlotLayout
     first_feature: int = 0
     """The fit's feature that is the layout's first, where others are other GPUs'."""
+    most_idle: int = 0
+    """Idle columns of a group, where it is known how few rows there are: see `feature_groups`."""
     offsets: DeviceArray = field(init=False)
     n_bins: DeviceArray = field(init=False)
 
@@ -75,15 +80,16 @@ class DeviceLayout:
         """The first feature, and how many there are, as kernels take them."""
         return self.first_feature, len(self.host.n_bins)
 
-    def part(self, first: int, last: int) -> DeviceLayout:
-        """Return the layout of some features of this one, those from `first` up to `last`."""
+    def part(self, first: int, last: int, n_rows: int) -> DeviceLayout:
+        """Return the layout of some features of this one, those from `first` up to `last`, for so many rows."""
         offsets = self.host.offsets[first : last + 1] - self.host.offsets[first]
         host = SlotLayout(offsets, self.host.n_bins[first:last], self.host.width)
-        return DeviceLayout(self.runtime, host, self.first_feature + first)
+        return DeviceLayout(self.runtime, host, self.first_feature + first, IDLE_SYMBOLS // n_rows)
 
     def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
         """Return where symbols of that type lie."""
-        return SymbolPlaces.of_slots(np.diff(self.host.offsets), dtype, self.runtime.shared_bytes)
+        slots = np.diff(self.host.offsets)
+        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle)
 
 
 class GpuView(Protocol):
@@ -150,6 +156,8 @@ class DenseView:
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
                  copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
+        self._looked_up = layout
+        """Layout of the features whose symbols are looked up one by one."""
         self._copy_columns, self._turn_rows = copy_columns, turn_rows
         self._symbols = symbols = _joined(self.runtime, layout.places, parts, n_rows)
         self._columns = self._copied_columns()
@@ -169,12 +177,18 @@ class DenseView:
         the memory of those before. What was recorded with this view has other addresses.
         """
         self._symbols = symbols = self._symbols.in_order(rows)
-        self._columns = None
+        kept, self._columns = self._columns if self._looked_up is not self._layout else None, None
         self._planes = [
             replace(each, planes=planes, turned=None) for each, planes in zip(self._planes, symbols.planes, strict=True)
         ]
-        self._columns = self._copied_columns()
+        self._columns = self._copied_columns() if kept is None else _columns_in_order(kept, rows)
         self._planes = [self._with_copy(each) for each in self._planes]
+
+    def look_up_in(self, layout: DeviceLayout, columns: DeviceArray) -> None:
+        """Look up single symbols in those of more features than histograms are built of: `columns`, shape (features,
+        rows), of all features of `layout`."""
+        self.nbytes += int(columns.nbytes) - (0 if self._columns is None else int(self._columns.nbytes))
+        self._looked_up, self._columns = layout, columns
 
     @property
     def dense_symbols(self) -> DeviceSymbols:
@@ -185,10 +199,13 @@ class DenseView:
         """Return how many rows have a symbol of each feature, as all do; int64, shape (features,)."""
         return self.runtime.xp.full(len(self._layout.host.n_bins), self._n_rows, np.int64)
 
-    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> DenseView:
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool,
+                    all_features: DeviceLayout | None = None) -> DenseView:  # fmt: skip
         """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
-        collective. There are no entries to sort."""
+        collective. There are no entries to sort. `all_features` : which shall be looked up, not the share alone."""
         symbols, own = self._symbols, shares[place.joined.rank]
+        if all_features is not None:
+            return self._with_all_features(place, own, all_features)
         found = DeviceSymbols.empty(self.runtime, own.places(symbols.places.dtype), place.n_rows)
         at_once = max(1, BLOCK_BYTES // (place.n_rows * symbols.places.dtype.itemsize))
         for layout in shares:
@@ -199,9 +216,26 @@ class DenseView:
                     found.put_columns(first - begin, block)
         return DenseView(own, [found], place.n_rows, copy_columns=True)
 
+    def bytes_of_all(self, n_rows: int, n_features: int) -> int | None:
+        """Return the bytes of the columns of all features of so many rows; None of views that look up none in them."""
+        return self.symbol_bytes * n_rows * n_features
+
+    def _with_all_features(self, place: Everywhere, share: DeviceLayout, all_features: DeviceLayout) -> DenseView:
+        columns, (first, n) = place.spread(self.by_feature, axis=1), share.features
+        symbols = DeviceSymbols.empty(self.runtime, share.places(columns.dtype), place.n_rows)
+        symbols.put_columns(0, columns[first : first + n].T)
+        view = DenseView(share, [symbols], place.n_rows, copy_columns=False)
+        view.look_up_in(all_features, columns)
+        return view
+
+    @property
+    def by_feature(self) -> DeviceArray:
+        """Symbols of all rows, shape (features, rows): the view's copy, or one that is made of them."""
+        return self._symbols.by_feature() if self._columns is None else self._columns
+
     @property
     def features(self) -> tuple[int, int]:
-        return self._layout.features
+        return self._looked_up.features
 
     @property
     def _rows(self) -> DeviceArray:
@@ -221,14 +255,16 @@ class DenseView:
 
     @property
     def symbols(self) -> tuple[Any, ...]:
+        layout = self._looked_up
         if self._columns is None:
-            return (self._rows, self._places, 0, 0, self._layout.n_bins, self._layout.offsets)
-        return (self._columns, None, 1, self._columns.shape[1], self._layout.n_bins, self._layout.offsets)
+            return (self._rows, self._places, 0, 0, layout.n_bins, layout.offsets)
+        return (self._columns, None, 1, self._columns.shape[1], layout.n_bins, layout.offsets)
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         first, *others = self._planes
-        if others or first.host.n_planes > 1 or first.host.columns * self.symbol_bytes != SECTOR_BYTES:
+        is_short = not others and first.host.n_planes == 1 and first.host.columns * self.symbol_bytes == SECTOR_BYTES
+        if not is_short or self._looked_up is not self._layout:
             return self.symbols, 0
         n_bins, offsets = self._layout.n_bins, self._layout.offsets
         return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
@@ -278,6 +314,18 @@ class _Planes:
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
     turned: DeviceArray | None = None
     """Copy of the symbols for passes over all rows in order; uint8, shape (planes, bytes)."""
+
+
+def _columns_in_order(columns: DeviceArray, rows: DeviceArray) -> DeviceArray:
+    """Enqueue: return columns, shape (features, rows), in which row i is what row `rows[i]` was.
+
+    They keep their memory, since some features are moved at a time.
+    """
+    at_once = max(1, COLUMN_BYTES // columns[0].nbytes)
+    for first in range(0, len(columns), at_once):
+        own = columns[first : first + at_once]
+        own[...] = own[:, rows]
+    return columns
 
 
 def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
@@ -350,9 +398,15 @@ class SparseView:
         found: DeviceArray = xp.diff(up_to[self._layout.offsets])
         return found
 
-    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool) -> SparseView:
+    def bytes_of_all(self, n_rows: int, n_features: int) -> int | None:
+        """Return None: there are no columns in which all features could be looked up."""
+        return None
+
+    def of_all_rows(self, place: Everywhere, shares: Sequence[DeviceLayout], *, sort_entries: bool,
+                    all_features: DeviceLayout | None = None) -> SparseView:  # fmt: skip
         """Return the view of all rows with this GPU's share of the features, of those of all GPUs in their order;
-        collective. `sort_entries` : as for a new view."""
+        collective. `sort_entries` : as for a new view. `all_features` : None, see `bytes_of_all`."""
+        assert all_features is None
         xp, own = self.runtime.xp, shares[place.joined.rank]
         indptr, slots = xp.zeros(place.n_rows + 1, np.int64), xp.empty(0, np.int32)
         of_features, first_slot = to_host(self.entries_of_features()), 0

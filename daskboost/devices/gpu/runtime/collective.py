@@ -143,9 +143,12 @@ class Sharing:
     rows: Collective = ALONE
     """Joins GPUs that have other rows, which add up what they know of theirs."""
     features: Collective = ALONE
-    """Joins GPUs that have other features of the same rows."""
+    """Joins GPUs that search other features of the same rows."""
+    sides: Collective = ALONE
+    """Joins GPUs that have other features of the same rows, one of which knows a split's sides. Those that have the
+    symbols of all features need nobody for that."""
 
     def check(self) -> None:
-        """See `Collective.check`, of both."""
-        self.rows.check()
-        self.features.check()
+        """See `Collective.check`, of all."""
+        for each in (self.rows, self.features, self.sides):
+            each.check()

@@ -47,7 +47,8 @@ class EntrySearch:
         xp = self._runtime.xp
         self._before = xp.empty((entries.n_sums * n_nodes, 2), np.int64)
         self._found = xp.empty((self._blocks * n_nodes, BEST_BYTES // 8), np.int64)
-        self._room = kernels.result_room(n_nodes)
+        self.room = kernels.result_room(n_nodes)
+        """Where a search's splits are, and what other GPUs find."""
 
     def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
                       ) -> DeviceArray:  # fmt: skip
@@ -59,7 +60,7 @@ class EntrySearch:
         blocks = min(self._blocks, (EXACT_BLOCKS if exact else BLOCKS) * self._runtime.multiprocessors)
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
         place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
-        results = self._room["results"][:n]
+        results = self.room["results"][:n]
 
         def launch(kernel: str, grid: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
             if grid:
@@ -79,7 +80,7 @@ class EntrySearch:
             int(regular.plain), self._found, shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
-        return kernels.of_all(results, self._room)
+        return results
 
 
 def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:

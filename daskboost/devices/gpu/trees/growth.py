@@ -222,7 +222,7 @@ class TreeGrower:
         self._room: SearchRoom = {}
         """Arrays that the searches of all levels take in turn."""
         if entries is not None:
-            self._histograms = []
+            self._histograms, self._room = [], entries.room
         elif larger is None:
             self._histograms = [self._runtime.xp.empty(n * kernels.node_words, np.int64) for n in n_nodes]
             self._room = kernels.room(n_trees * levels.searched, n_trees * rules.symmetric)
@@ -286,7 +286,8 @@ class TreeGrower:
         )  # fmt: skip
 
     def _search(self, depth: int, features: LevelFeatures, rows: ChunkRows) -> DeviceArray:
-        """The best split of each node of a level, or of all of them together."""
+        """The best split of each node of a level, or of all of them together, among the features that are searched
+        here."""
         slots, per_tree = self._levels[depth], self._sizes.at(depth)
         lists = self._features.allowed(features, depth, self.tables.at(slots.nodes, per_tree))
         level = Level(
@@ -298,11 +299,14 @@ class TreeGrower:
         if self._entries is not None:
             return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
         built, _ = self._places(depth)
-        trees = rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees)
+        divides = not (level.keeps or self._rules.symmetric)  # whose gains are of all nodes
+        places = rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees, divides=divides)
+        each = level.n_nodes // len(slots.built)
+        nodes = slice(each * places.start, each * places.stop)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         results = self._room["results"][: level.n_nodes]
-        own = results[trees.start * per_tree : trees.stop * per_tree]
-        search(level.of_trees(trees), regular, {**self._room, "results": own})
+        own = results[nodes]
+        search(level.of(nodes), regular, {**self._room, "results": own})
         if len(own) < len(results):
             rows.sharing.rows.gather(own, results.reshape(-1, *own.shape))
         return results
@@ -313,7 +317,7 @@ class TreeGrower:
         is_last = depth + 1 == self._sizes.depth
         self._launch("choose_splits")(
             self._n_trees, THREADS, self._width, *self.tables.arguments, *level.arguments, self._sizes.at(depth),
-            results, *regular.numbers, rules.gamma, rules.max_leaves,
+            results, *self._kernels.found(results, self._room), *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
             self._kernels.all_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),

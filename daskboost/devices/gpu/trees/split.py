@@ -26,8 +26,14 @@ THREADS = 128
 """Threads of a block, as in the kernels."""
 NODE_THREADS = 256
 """Threads of a block, as in `kernels/split.cu`."""
-FEW_FEATURES, FEW_THREADS = 128, 512
+FEW_FEATURES, FEW_THREADS = 128, 256
 """A feature of a tree's level is a block of `kernels/split_level.cu`: of so few, larger ones, to be as many threads."""
+LEVEL_BINS = 32
+"""Bins of a block at a time, as there."""
+LEVEL_BLOCKS = 256
+"""Blocks from which a GPU is busy: of fewer features, several look at each."""
+MOST_BLOCKS = 8
+"""So many look at a feature, at most."""
 WARP = 32
 RESULTS = 6
 """Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
@@ -63,12 +69,14 @@ class Level:
     keeps: bool = True
     """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
 
-    def of_trees(self, trees: slice) -> Level:
-        """Return the nodes of some of the trees; of all of them, where leaves have several outputs."""
-        if trees == slice(0, self.n_trees):
+    def of(self, nodes: slice) -> Level:
+        """Return some of the nodes: those of some trees, or some of a single tree; all of them, where leaves have
+        several outputs."""
+        if nodes == slice(0, self.n_nodes):
             return self
-        nodes = slice(trees.start * self.per_tree, trees.stop * self.per_tree)
-        lists = slice(nodes.start // self.per_list, nodes.stop // self.per_list)
+        trees, lists = (
+            slice(nodes.start // each, -(-nodes.stop // each)) for each in (self.per_tree, self.per_list)
+        )
         return replace(
             self, own=self.own[nodes], parents=self.parents[nodes], siblings=self.siblings[nodes],
             sums=self.sums[nodes], bounds=self.bounds[nodes], allowed=self.allowed[lists], units=self.units[trees],
@@ -130,16 +138,22 @@ def search_shapes(n_nodes: int, n_features: int, n_slots: int, n_trees: int = 0)
     results: Shapes = {"results": ((n_nodes, RESULTS), np.int64)}
     if not n_trees:
         return {**results, "tops": ((n_nodes, n_features), np.float64)}
+    n_found = max(n_trees * n_features, LEVEL_BLOCKS)  # of a block each
     return {
         **results, "prefix": ((n_nodes, n_slots, 2), np.int64),
-        "gains": ((n_trees, n_features), np.float64), "places": ((n_trees, n_features), np.int32),
+        "gains": ((n_found,), np.float64), "places": ((n_found,), np.int32),
     }  # fmt: skip
+
+
+def blocks_of_feature(n: int, most_bins: int) -> int:
+    """Return how many blocks look at each of `n` features of a level."""
+    return max(1, min(LEVEL_BLOCKS // n, MOST_BLOCKS, -(-most_bins // LEVEL_BINS)))
 
 
 @dataclass
 class SplitKernels:
     """Searches all features of histograms in one GPU's memory, or a share of them together with other GPUs, all of
-    which find the same."""
+    which learn what each of them has found."""
 
     layout: DeviceLayout
     """Where the features lie that are searched here."""
@@ -181,17 +195,15 @@ class SplitKernels:
         """Bins of every feature, of whichever GPU."""
         return (self.layout if self.share is None else self.share.all_features).n_bins
 
-    def of_all(self, results: DeviceArray, room: SearchRoom) -> DeviceArray:
-        """Return the best splits that any GPU has found, as all of them do."""
+    def found(self, results: DeviceArray, room: SearchRoom) -> tuple[KernelArgument, ...]:
+        """Enqueue: all GPUs learn the best splits that each has found. Return these as kernels take them that choose
+        among them (`kernels/feature_shares.cuh`): null where one GPU searches all features."""
         if self.share is None:
-            return results
-        n, n_shares = len(results), len(self.share.firsts)
+            return None, None, 1
+        n_shares = len(self.share.firsts)
         found = room["found"].reshape(-1)[: n_shares * results.size].reshape(n_shares, *results.shape)
         self.share.joined.gather(results, found)
-        self.runtime.kernel("feature_shares", "best_of_shares")(
-            -(-n // THREADS), THREADS, found, self._firsts, n_shares, n, results.shape[1], results
-        )
-        return results
+        return found, self._firsts, n_shares
 
     @cached_property
     def _firsts(self) -> DeviceArray:
@@ -245,7 +257,7 @@ class SplitKernels:
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
-        return self.of_all(results, room)
+        return results
 
     def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
@@ -261,8 +273,8 @@ class SplitKernels:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS), in `room`."""
         n, n_trees, layout, level = level.n_nodes, level.n_trees, self.layout, self.here(level)
         n_features, prefix, results = len(layout.host.n_bins), room["prefix"][:n], room["results"][:n]
-        gains, places = room["gains"][:n_trees], room["places"][:n_trees]
         shape = (layout.offsets, layout.n_bins, n_features)
+        n_blocks = blocks_of_feature(n_trees * n_features, int(layout.host.n_bins.max()))
         threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
 
         def launch(entry: str, blocks: int, *arguments: KernelArgument) -> None:
@@ -273,9 +285,10 @@ class SplitKernels:
             "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape, n,
             int(level.keeps),
         )  # fmt: skip
-        launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
-        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
-        return self.of_all(results, room)
+        found = n_blocks, room["gains"], room["places"]
+        launch("best_of_features", n_trees * n_features * n_blocks, *self._searched(level, regular), *found)
+        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, *found, results)
+        return results
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
@@ -382,4 +395,4 @@ class VectorKernels(SplitKernels):
             "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
             int(entry == "best_of_level_features"), results,
         )  # fmt: skip
-        return self.of_all(results, room)
+        return results
