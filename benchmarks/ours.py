@@ -15,13 +15,14 @@ Vector = npt.NDArray[np.float32]
 
 
 def quantize(
-    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None
+    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None, **more: Any
 ) -> Any:
-    """A QuantizedDataset of arrays in this process; with the cut points of `reference`, if it is given."""
+    """A QuantizedDataset of arrays in this process; with the cut points of `reference`, if it is given; `more` goes to
+    `from_dask`."""
     from daskboost import QuantizedDataset
 
     cuts = {"max_bin": max_bin} if reference is None else {"reference": reference}
-    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts)
+    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts, **more)
 
 
 def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:
