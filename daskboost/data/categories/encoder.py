@@ -1,20 +1,22 @@
 """How a model's raw columns become the features that its trees split.
 
 A numerical column is one feature. A categorical column becomes target statistics of its levels and their frequency, or
-a code where it has but two: numbers, so that all that comes after (sketches, bins, trees) knows nothing of categories.
+a code where it has but two; behind these come target statistics of pairs of columns. All are numbers, so that all that
+comes after (sketches, bins, trees) knows nothing of categories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
 from daskboost.data.categories.levels import UNKNOWN, Levels
+from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
 from daskboost.data.categories.read_column import MISSING
 from daskboost.data.categories.statistics import StatisticTable, Target
 from daskboost.data.input.blocks import n_rows_of
@@ -73,18 +75,26 @@ class Encoder:
         What each statistic is of a level of which nothing is known.
     encoders : tuple
         The encoder of each column; None of those that are features as they are.
+    pairs : tuple of PairEncoder
+        Of the pairs of columns that are features too.
     """
 
     columns: FeatureSchema
     target: Target
     priors: tuple[float, ...]
     encoders: tuple[ColumnEncoder | None, ...]
+    pairs: tuple[PairEncoder, ...] = ()
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
-        """Return the first feature of each column, and last the number of features."""
+        """Return the first feature of each column, and last the number of features of single columns."""
         widths = [1 if encoder is None else self._n_statistics(encoder) + 1 for encoder in self.encoders]
         return tuple(np.concatenate([[0], np.cumsum(widths)]).tolist())
+
+    @cached_property
+    def shared(self) -> tuple[tuple[int, int], ...]:
+        """Return the columns of each feature of a pair; these are behind those of single columns."""
+        return tuple(own.pair.columns for own in self.pairs for _ in self.priors)
 
     def _n_statistics(self, encoder: ColumnEncoder) -> int:
         """Return how many statistics a column has: none where two levels, told apart by their codes, are all."""
@@ -98,13 +108,12 @@ class Encoder:
         for column, (kind, encoder) in enumerate(zip(self.columns.kinds, self.encoders, strict=True)):
             name, n_statistics = self.columns.label(column), 0 if encoder is None else self._n_statistics(encoder)
             statistics = [f"{name} ({what})" for what in (*self.target.labels, "rows")] if n_statistics else [name]
-            for each in statistics:
-                unique = each
-                while unique in names:  # a further column may be called so
-                    unique += "'"
-                names[unique] = None
+            _add_unique(names, statistics)
             kinds += [*["float"] * n_statistics, kind if encoder is None else "int"]
-        return FeatureSchema(tuple(names), tuple(kinds), self)
+        for own in self.pairs:
+            name = ", ".join(map(self.columns.label, own.pair.columns))
+            _add_unique(names, [f"{name} ({what})" for what in self.target.labels])
+        return FeatureSchema(tuple(names), (*kinds, *["float"] * len(self.shared)), self)
 
     def schema_for(self, features: FeatureSchema) -> FeatureSchema:
         """Return the schema of features that a file has, with what makes them; ValueError where this makes others."""
@@ -123,7 +132,7 @@ class Encoder:
             Which columns of the block are the raw ones, and what stands for missing numbers.
         given : mapping
             Of rows that are trained on, whose own labels must not show, the id of the first under `FIRST_ROW`, and
-            `FoldCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
+            `CategoryCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
             default they are those of all rows that the model was trained on.
 
         Returns
@@ -137,15 +146,17 @@ class Encoder:
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
         rows = host_block(block)
-        found = np.empty((n_rows_of(rows), self.edges[-1]), np.float32)
+        found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         self._fill_numbers(rows, spec, found)
         statistics = self.target.statistics(self.priors)
-        counts: FoldCounts | None = given.get(FOLD_COUNTS)
-        folds = None if counts is None else folds_of(counts.seed, given[FIRST_ROW], len(found))
+        counts: CategoryCounts | None = given.get(FOLD_COUNTS)
+        folds = None if counts is None else folds_of(counts.columns.seed, given[FIRST_ROW], len(found))
+        codes_of: dict[int, Int32] = {}
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
         columns = category_columns(spec, rows)
         for place, ((at, encoder), (name, column)) in enumerate(zip(encoders, columns, strict=True)):
             codes, first = encoder.levels.codes(column, name), self.edges[at]
+            codes_of[at] = codes
             if not self._n_statistics(encoder):
                 found[:, first] = encoder.numbers(codes)
                 continue
@@ -153,7 +164,14 @@ class Encoder:
             if counts is None or folds is None:
                 values = encoder.table.values(codes, statistics)
             else:
-                values = counts.values(place, codes, folds, statistics)
+                values = counts.columns.values(place, codes, folds, statistics)
+            found[:, first : first + len(self.priors)] = values
+        for place, own in enumerate(self.pairs):
+            if counts is None or folds is None:
+                values = own.values(codes_of, statistics)
+            else:
+                values = counts.of_pair(own.pair).values(codes_of, folds, statistics)
+            first = self.edges[-1] + place * len(self.priors)
             found[:, first : first + len(self.priors)] = values
         return found
 
@@ -170,11 +188,12 @@ class Encoder:
         out[:, [self.edges[column] for column in numbers]] = features.values
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
         return {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
             "priors": self.priors,
-            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders],
+            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders], **pairs,
         }  # fmt: skip
 
     @classmethod
@@ -187,13 +206,24 @@ class Encoder:
         categorical = tuple(at for at, own in enumerate(encoders) if own is not None)
         if len(encoders) != len(kinds) or categorical != columns.categorical:
             raise ValueError("the columns that have encoders are not those of categories")
-        widths = {own.table.counts.shape[1] - 1 for own in encoders if own is not None}
+        n_levels = {at: own.levels.n_levels for at, own in enumerate(encoders) if own is not None}
+        pairs = tuple(PairEncoder.from_json(own, n_levels) for own in values.get("pairs", ()))
+        widths = {own.table.counts.shape[1] - 1 for own in (*encoders, *pairs) if own is not None}
         if widths != {len(priors)} or len(priors) != target.n_statistics:
             raise ValueError("tables, priors and target are of different numbers of statistics")
         for own in encoders:
             if own is not None and own.table.n_codes != own.levels.n_levels:
                 raise ValueError("a table is not of as many levels as its column")
-        return cls(columns, target, priors, tuple(encoders))
+        return cls(columns, target, priors, tuple(encoders), pairs)
+
+
+def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
+    """Add names to others, marked where they are there."""
+    for each in wanted:
+        unique = each
+        while unique in names:  # a further column may be called so
+            unique += "'"
+        names[unique] = None
 
 
 def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
