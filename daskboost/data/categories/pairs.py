@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from daskboost.devices.cpu.statistics import Statistics
 
 Codes = Mapping[int, Int32]
-"""Of each categorical column, by its number, the codes of some rows, as `Levels.codes` gives them."""
+"""The codes of some rows in each categorical column, by its number; see `Levels.codes`."""
 
 MOST_COMPLEXITY = 2
 """Columns that a combination has at most."""
@@ -63,7 +63,7 @@ class Pair:
     """Two categorical columns, and the keys of pairs of their codes."""
 
     columns: tuple[int, int]
-    """Their numbers, increasing."""
+    """The numbers of both columns, increasing."""
     sizes: tuple[int, int]
     """Levels of each, and one for missing values."""
 
@@ -233,7 +233,7 @@ class CategorySummary:
 
     columns: CountSummary
     pairs: tuple[PairEncoder, ...]
-    """Of the pairs that say something new."""
+    """Encoders of the pairs that say something new."""
 
 
 @dataclass(frozen=True, eq=False)
