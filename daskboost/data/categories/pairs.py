@@ -35,8 +35,8 @@ Codes = Mapping[int, Int32]
 
 MOST_COMPLEXITY = 2
 """Columns that a combination has at most."""
-LEAST_LEVELS = 64
-"""Both columns of a pair have more levels."""
+LEAST_LEVELS = 128
+"""Both columns of a pair have as many levels or more; `docs/categories.md` has what was measured."""
 LEAST_GROWTH = 1.5
 """A pair has more than so many times the levels of either column: where it has not, one column nearly tells the other,
 and the pair says what that column says."""
@@ -95,7 +95,7 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     if complexity < MOST_COMPLEXITY or not n_statistics:
         return ()
     # A pair has no more levels than there are rows, so a column of nearly as many cannot be surpassed.
-    columns = sorted(column for column, n in n_levels.items() if LEAST_LEVELS < n and n * LEAST_GROWTH < n_rows)
+    columns = sorted(column for column, n in n_levels.items() if n >= LEAST_LEVELS and n * LEAST_GROWTH < n_rows)
     pairs = [Pair((a, b), (n_levels[a] + 1, n_levels[b] + 1)) for a, b in combinations(columns, 2)]
     pairs.sort(key=lambda pair: (pair.n_keys, pair.columns))
     n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), MOST_BYTES, list[Pair]()
