@@ -22,7 +22,6 @@ from daskboost.data.categories import pairs as module
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import folds_of
-from daskboost.data.categories.levels import UNKNOWN
 from daskboost.data.categories.pairs import (
     MOST_PAIRS,
     Pair,
@@ -30,7 +29,6 @@ from daskboost.data.categories.pairs import (
     PairEncoder,
     check_complexity,
     chosen_pairs,
-    places_of,
 )  # fmt: skip
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.source import Source, make_source
@@ -261,12 +259,6 @@ def test_a_pair_must_have_more_levels_than_its_columns() -> None:
         pair = Pair((0, 1), (9, int(own[1].max()) + 2))
         counts = counted(pair, own, levels, 1000)
         assert counts.is_new == expected == reference.is_new(len(counts.encoder.keys), 8, pair.sizes[1] - 1)
-
-
-def test_places_of_numbers_that_there_are_not() -> None:
-    wanted = np.array([-2, 3, 4, 9, 10], np.int64)
-    assert places_of(np.array([3, 9], np.int64), wanted).tolist() == [UNKNOWN, 0, UNKNOWN, 1, UNKNOWN]
-    assert places_of(np.empty(0, np.int64), wanted).tolist() == [UNKNOWN] * 5
 
 
 @pytest.mark.parametrize("value", [0, 3, 1.5, "2", None, True])

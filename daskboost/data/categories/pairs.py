@@ -23,7 +23,7 @@ import numpy as np
 from daskboost.data.categories.folds import N_FOLDS, CountSummary, FoldCounts, FoldTable, most_counts
 from daskboost.data.categories.levels import UNKNOWN
 from daskboost.data.categories.statistics import StatisticTable
-from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.errors import ParameterError
 from daskboost.params import shown
 
@@ -154,6 +154,16 @@ class PairCounts:
         of_missing = np.zeros((1, counts.shape[1]), np.int64)  # which keys have as codes of their own
         return PairEncoder(self.pair, keys, StatisticTable(np.concatenate([counts, of_missing])))
 
+    @cached_property
+    def _cells(self) -> tuple[Int64, UInt8, Int64]:
+        """Where the cells of each level that is kept begin; their folds, and what they count."""
+        (cells, counts), known = self._present, self.encoder.keys
+        if len(known) < len(self._levels[0]):
+            own = np.isin(cells // N_FOLDS, known)
+            cells, counts = cells[own], counts[own]
+        starts = np.searchsorted(cells, np.append(known, self.pair.n_keys) * N_FOLDS)
+        return starts, (cells % N_FOLDS).astype(np.uint8), counts
+
     @property
     def is_new(self) -> bool:
         """Whether the pair says what neither column does alone: see `LEAST_GROWTH`."""
@@ -162,17 +172,13 @@ class PairCounts:
     def values(self, codes: Codes, folds: UInt8, statistics: Statistics) -> Float32:
         """Return the statistics of training rows, by what their levels have counted in the other folds; float32, shape
         (rows, m)."""
-        keys, encoder, (cells, counts) = self.pair.keys(codes), self.encoder, self._present
-        places, own = encoder.places(keys), places_of(cells, np.where(keys == UNKNOWN, UNKNOWN, keys * N_FOLDS + folds))
-        known = np.flatnonzero(places != UNKNOWN)
-        others = encoder.table.counts[places[known]]
-        seen = np.flatnonzero(own[known] != UNKNOWN)  # not of rows without weight
-        others[seen] -= counts[own[known[seen]]]
-        of_rows = np.full(len(keys), UNKNOWN, np.int32)
-        of_rows[known] = np.arange(len(known), dtype=np.int32)
-        return StatisticTable(np.concatenate([others, np.zeros_like(counts, shape=(1, counts.shape[1]))])).values(
-            of_rows, statistics
-        )
+        from daskboost.devices.cpu.statistics import sparse_fold_values
+
+        starts, cell_folds, counts = self._cells
+        places, totals = self.encoder.places(codes), self.encoder.table.counts
+        values = np.empty((len(places), totals.shape[1] - 1), np.float32)
+        sparse_fold_values(places, folds, starts, cell_folds, counts, totals, statistics, values)
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,13 +197,26 @@ class PairEncoder:
     keys: Int64
     table: StatisticTable
 
-    def places(self, keys: Int64) -> Int32:
-        """Return the code of each key, `UNKNOWN` for those that are none; int32, shape (rows,)."""
-        return places_of(self.keys, keys)
+    def __reduce__(self) -> tuple[Callable[..., PairEncoder], tuple[Pair, Int64, StatisticTable]]:
+        return _received, (self.pair, self.keys, self.table)
+
+    @cached_property
+    def _starts(self) -> Int64:
+        """Where the keys of each code of the first column begin, and behind the last one."""
+        return np.searchsorted(self.keys, np.arange(self.pair.sizes[0] + 1) * self.pair.sizes[1])
+
+    def places(self, codes: Codes) -> Int32:
+        """Return the code of each row's level, `UNKNOWN` where it is none of these; int32, shape (rows,)."""
+        from daskboost.devices.cpu.pairs import find_pairs
+
+        first, second = (codes[column] for column in self.pair.columns)
+        places = np.empty(len(first), np.int32)
+        find_pairs(first, second, self.pair.sizes[1], self.keys, self._starts, UNKNOWN, places)
+        return places
 
     def values(self, codes: Codes, statistics: Statistics) -> Float32:
         """Return the statistics of rows that had no part in the table; float32, shape (rows, m)."""
-        return self.table.values(self.places(self.pair.keys(codes)), statistics)
+        return self.table.values(self.places(codes), statistics)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `from_json` makes the same encoder."""
@@ -219,12 +238,8 @@ class PairEncoder:
         return cls(pair, keys, table)
 
 
-def places_of(known: Int64, wanted: Int64) -> Int32:
-    """Return the place of each wanted number among known ones, which increase, or `UNKNOWN`; int32."""
-    if not len(known):
-        return np.full(len(wanted), UNKNOWN, np.int32)
-    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[places] == wanted, places, UNKNOWN).astype(np.int32)
+def _received(pair: Pair, keys: Int64, table: StatisticTable) -> PairEncoder:
+    return PairEncoder(pair, for_kernels(keys), table)
 
 
 @dataclass(frozen=True, eq=False)
