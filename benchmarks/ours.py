@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ def quantize(
 
     cuts = {"max_bin": max_bin} if reference is None else {"reference": reference}
     return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts, **more)
+
+
+@contextmanager
+def least_levels_of_pairs(n_levels: int) -> Iterator[None]:
+    """Let data sets that are made meanwhile have pairs of columns of so many levels."""
+    from daskboost.data.categories import pairs
+
+    known, pairs.LEAST_LEVELS = pairs.LEAST_LEVELS, n_levels
+    try:
+        yield
+    finally:
+        pairs.LEAST_LEVELS = known
 
 
 def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from benchmarks import categories
-from benchmarks.real_sets import SETS, Part
+from benchmarks import categories, ours
+from benchmarks.real_sets import SETS, Loaded, Part, load
 
 
 def test_contenders_are_trained_and_published_scores_taken(
@@ -42,6 +43,31 @@ def test_all_contenders_learn(
     rows = [json.loads(line) for line in (tmp_path / "categories.jsonl").read_text().splitlines()]
     assert {row["measure"] for row in rows} == {"auc", "logloss"} and all(row["seconds"] > 0 for row in rows)
     assert next(row["score"] for row in rows if row["measure"] == "auc") > 0.85
+
+
+def test_held_out_parts_are_of_training_rows(bundled_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASKBOOST_DATA", str(bundled_data))
+    whole = load("adult")
+    parts = list(categories.parts_of("adult", categories.PARTS))
+    assert sum(len(part.test.y) for part in parts) == len(whole.train.y) == len(parts[0].train.y) + len(parts[0].test.y)
+    seen: list[tuple[int, int]] = []
+
+    def constant(data: Loaded, config: categories.Config, rounds: int) -> Any:
+        seen.append((len(data.train.y), len(data.test.y)))
+        return data.test.y * 0.5 + 0.25
+
+    monkeypatch.setitem(categories.VARIANTS, "singles", constant)
+    rows = categories.run_set("adult", ["singles"], categories.Config(), train_all=True, n_parts=2)
+    assert seen == [(len(part.train.y), len(part.test.y)) for part in parts[:2]]
+    assert {row["measure"]: row["score"] for row in rows}["auc"] == 1 and rows[0]["held_out_parts"] == 2
+
+
+def test_pairs_of_columns_with_fewer_levels_are_made(bundled_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASKBOOST_DATA", str(bundled_data))
+    train = load("adult").train
+    with ours.least_levels_of_pairs(7):
+        pairs = ours.quantize(train.x.iloc[:2000], train.y[:2000]).schema.of_several
+    assert len(pairs) > 3 and not ours.quantize(train.x.iloc[:2000], train.y[:2000]).schema.of_several
 
 
 def test_missing_categories_are_texts_of_their_own() -> None:
