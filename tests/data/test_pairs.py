@@ -240,11 +240,15 @@ def test_pairs_are_of_columns_with_many_levels() -> None:
     assert len(columns_of(levels, n_rows=10**5, n_statistics=200)) == 1
 
 
-def test_there_are_no_more_pairs_than_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_more_pairs_than_memory_is_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "daskboost")
     many = {column: 200 + column for column in range(30)}
     assert len(columns_of(many)) == MOST_PAIRS
     assert columns_of(many)[0] == (0, 1)
-    one = 10**6 * 8 * 3  # of a pair that may have as many levels as there are rows
+    assert "of 435 pairs of categorical columns 45 are counted, those of fewest possible levels" in caplog.text
+    one = 2 * 10**6 * 8 * 3  # of a pair that may have as many levels as there are rows
     large = {column: 2000 + column for column in range(4)}
     monkeypatch.setattr(module, "MOST_BYTES", 3 * one)
     assert columns_of(large) == [(0, 1), (0, 2), (0, 3)]

@@ -12,6 +12,7 @@ sums only gives them more to fit noise with.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,8 +45,10 @@ MOST_PAIRS = 45
 """Pairs of ten columns; of more columns those pairs are taken that have fewest possible levels."""
 MOST_STATISTICS = 90
 """Statistics of all pairs together: of many classes fewer pairs are taken, and one at least."""
-MOST_BYTES = 1 << 29
+MOST_BYTES = 1 << 30
 """Memory that the counts of all pairs may take on a worker while rows are quantized; pairs beyond are left out."""
+
+logger = logging.getLogger(__name__)
 
 
 def check_complexity(value: object) -> int:
@@ -100,10 +103,15 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     pairs.sort(key=lambda pair: (pair.n_keys, pair.columns))
     n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), MOST_BYTES, list[Pair]()
     for pair in pairs[:n_most]:
-        left -= most_counts(n_rows, pair.n_keys) * 8 * (2 + n_statistics)
+        left -= 2 * most_counts(n_rows, pair.n_keys) * 8 * (2 + n_statistics)  # of levels by fold, and of levels
         if left < 0:
             break
         chosen.append(pair)
+    if len(chosen) < len(pairs):
+        logger.info(
+            "of %d pairs of categorical columns %d are counted, those of fewest possible levels: there are %d at most, "
+            "which take %d MB at most", len(pairs), len(chosen), n_most, MOST_BYTES >> 20,
+        )  # fmt: skip
     return tuple(sorted(chosen, key=lambda pair: pair.columns))
 
 
@@ -135,6 +143,8 @@ class PairCounts:
         """The cells with rows, and what they count."""
         cells, counts = self.by_key.cells, self.by_key.counts
         own = np.flatnonzero(counts[:, 0])  # rows of no weight leave no trace, and full tables have all cells
+        if cells is not None and len(own) == len(cells):
+            return cells, counts
         return (own if cells is None else cells[own]), counts[own]
 
     @cached_property
