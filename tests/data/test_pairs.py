@@ -124,7 +124,7 @@ def frame(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> pd.DataF
     town[rng.random(N) < 0.1] = np.nan
     text = pd.Series(zone).map(lambda each: f"zone {each}").astype(object)
     text[rng.random(N) < 0.1] = None
-    twin = text.map(lambda each: "none" if each is None else f"{each}, again")
+    twin = text.map(lambda each: "none" if each in (None, "zone 3") else f"{each}, again")
     y = ((np.nan_to_num(town, nan=7) * 3 + zone) % 2 == 0).astype(np.float32)
     return pd.DataFrame(
         {"town": town, "size": rng.random(N), "zone": text, "twin": twin, "few": rng.choice(["a", "b", "c"], N), "y": y}
@@ -141,7 +141,7 @@ def features(source: Source, options: CategoryOptions | None = None) -> tuple[Fl
 def test_features_are_the_naive_ones(frame: pd.DataFrame, rng: np.random.Generator) -> None:
     weight = rng.choice([0.0, 0.5, 3.0], N).astype(np.float32)
     found, encoder = features(make_source(frame, "y", weight=weight, categorical=["town"]))
-    assert [own.pair.columns for own in encoder.pairs] == [(0, 2), (0, 3)], "zone and twin tell each other"
+    assert [own.pair.columns for own in encoder.pairs] == [(0, 2), (0, 3)], "zone tells twin"
     assert encoder.schema.names is not None
     assert encoder.schema.names[-2:] == ("town, zone (target)", "town, twin (target)")
     folds, labels = folds_of(0, 0, N).tolist(), frame["y"].tolist()
@@ -154,6 +154,12 @@ def test_features_are_the_naive_ones(frame: pd.DataFrame, rng: np.random.Generat
     single, alone = features(source, CategoryOptions(complexity=1))
     np.testing.assert_array_equal(single, found[:, :-2])
     assert alone.pairs == () and "pairs" not in alone.to_json()
+
+
+def test_columns_that_say_the_same_have_one_pair_with_another(frame: pd.DataFrame) -> None:
+    copy = frame["zone"].map(lambda each: None if each is None else f"{each}, again")
+    _, encoder = features(make_source(frame.assign(copy=copy, twin="x"), "y", categorical=["town"]))
+    assert [own.pair.columns for own in encoder.pairs] == [(0, 2)], "copy is as good as zone"
 
 
 def test_unseen_pairs_have_the_prior(frame: pd.DataFrame) -> None:
@@ -275,5 +281,5 @@ def test_what_combinations_are_possible_is_said(value: object) -> None:
 def test_a_pair_without_rows_is_no_feature() -> None:
     codes = {0: np.array([-2], np.int32), 1: np.zeros(1, np.int32)}
     empty = counted(Pair((0, 1), (3, 3)), codes, np.zeros(1, np.uint8), 9)
-    assert not empty.is_new and len(empty.encoder.keys) == 0
+    assert not empty.is_new and not empty.are_same and len(empty.encoder.keys) == 0
     assert PairEncoder.from_json(empty.encoder.to_json(), {0: 2, 1: 2}).keys.tolist() == []

@@ -179,6 +179,12 @@ class PairCounts:
         """Whether the pair says what neither column does alone: see `LEAST_GROWTH`."""
         return len(self._levels[0]) > LEAST_GROWTH * (max(self.pair.sizes) - 1)
 
+    @property
+    def are_same(self) -> bool:
+        """Whether each of the columns tells the other, so that pairs with a third column are the same of both."""
+        (keys, _), size = self._levels, self.pair.sizes[1]
+        return 0 < len(np.unique(keys // size)) == len(np.unique(keys % size)) == len(keys)
+
     def values(self, codes: Codes, folds: UInt8, statistics: Statistics) -> Float32:
         """Return the statistics of training rows, by what their levels have counted in the other folds; float32, shape
         (rows, m)."""
@@ -258,7 +264,7 @@ class CategorySummary:
 
     columns: CountSummary
     pairs: tuple[PairEncoder, ...]
-    """Encoders of the pairs that say something new."""
+    """Encoders of the pairs that say something new, and of pairs that say the same only one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +282,9 @@ class CategoryCounts:
     @property
     def summary(self) -> CategorySummary:
         """Return what models need."""
-        return CategorySummary(self.columns.summary, tuple(own.encoder for own in self.pairs if own.is_new))
+        copies = {own.pair.columns[1] for own in self.pairs if own.are_same}  # of a column before them
+        new = (own for own in self.pairs if own.is_new and copies.isdisjoint(own.pair.columns))
+        return CategorySummary(self.columns.summary, tuple(own.encoder for own in new))
 
     def of_pair(self, pair: Pair) -> PairCounts:
         """Return what a pair has counted."""
