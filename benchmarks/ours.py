@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,26 @@ Vector = npt.NDArray[np.float32]
 
 
 def quantize(
-    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None
+    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None, **more: Any
 ) -> Any:
-    """A QuantizedDataset of arrays in this process; with the cut points of `reference`, if it is given."""
+    """A QuantizedDataset of arrays in this process; with the cut points of `reference`, if it is given; `more` goes to
+    `from_dask`."""
     from daskboost import QuantizedDataset
 
     cuts = {"max_bin": max_bin} if reference is None else {"reference": reference}
-    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts)
+    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts, **more)
+
+
+@contextmanager
+def least_levels_of_pairs(n_levels: int) -> Iterator[None]:
+    """Let data sets that are made meanwhile have pairs of columns of so many levels."""
+    from daskboost.data.categories import pairs
+
+    known, pairs.LEAST_LEVELS = pairs.LEAST_LEVELS, n_levels
+    try:
+        yield
+    finally:
+        pairs.LEAST_LEVELS = known
 
 
 def quantize_frame(x: Any, y: Vector, **options: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.ours import Matrix, Vector, threads
+from benchmarks.real_sets import Part
 
 
 def xgboost_matrix(
@@ -20,7 +21,7 @@ def xgboost_matrix(
     import xgboost
 
     return xgboost.QuantileDMatrix(
-        x, y, base_margin=base_margin, max_bin=max_bin, nthread=threads(), ref=reference
+        x, y, base_margin=base_margin, max_bin=max_bin, nthread=threads(), ref=reference, enable_categorical=True
     )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def xgboost_predict(booster: Any, x: Matrix, base_margin: Vector | None = None) 
     """Probabilities, means or values of each row."""
     import xgboost
 
-    return np.asarray(booster.predict(xgboost.DMatrix(x, base_margin=base_margin)), np.float64)
+    return np.asarray(booster.predict(xgboost.DMatrix(x, base_margin=base_margin, enable_categorical=True)), np.float64)
 
 
 def xgboost_predictor(model: bytes, device: str, output: str = "value") -> Callable[[Matrix], Any]:
@@ -140,6 +141,45 @@ def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, sco
 def catboost_predict(model: Any, x: Matrix) -> npt.NDArray[np.float64]:
     """Probabilities of class 1."""
     return np.asarray(model.predict(x, prediction_type="Probability", thread_count=threads())[:, 1], np.float64)
+
+
+def catboost_scores(task: str, params: Mapping[str, Any], train: Part, test: Part, categories: Sequence[str],
+                    rounds: int) -> npt.NDArray[np.float64]:  # fmt: skip
+    """Probabilities, means or values of the test rows, of a model whose other parameters are CatBoost's defaults.
+
+    `categories` : columns of frames that hold categories, as texts or integers, none of which is missing.
+    """
+    import catboost
+
+    loss, output = {
+        "binary": ("Logloss", "Probability"), "multiclass": ("MultiClass", "Probability"),
+        "regression": ("RMSE", "RawFormulaVal"), "count": ("Poisson", "RawFormulaVal"),
+    }[task]  # fmt: skip
+    pools = [
+        catboost.Pool(part.x, part.y, cat_features=list(categories), baseline=part.base_margin, thread_count=threads())
+        for part in (train, test)
+    ]
+    model = catboost.CatBoost({
+        "loss_function": loss, "iterations": rounds, "thread_count": threads(), "logging_level": "Silent",
+        "allow_writing_files": False, **params,
+    }).fit(pools[0])  # fmt: skip
+    found = np.asarray(model.predict(pools[1], prediction_type=output, thread_count=threads()), np.float64)
+    if task == "count":  # of rows with a baseline, which margins begin at
+        return np.exp(found)
+    return found[:, 1] if task == "binary" else found
+
+
+def lightgbm_scores(task: str, params: Mapping[str, Any], train: Part, test: Part, rounds: int
+                    ) -> npt.NDArray[np.float64]:  # fmt: skip
+    """Probabilities, means or values of the test rows; columns of pandas' categories are categorical."""
+    import lightgbm
+
+    objective = {"count": "poisson"}.get(task, task)
+    data = lightgbm.Dataset(train.x, train.y, init_score=train.base_margin)
+    own = {"objective": objective, "num_threads": threads(), "verbose": -1, **params}
+    booster = lightgbm.train(own, data, num_boost_round=rounds)
+    found = np.asarray(booster.predict(test.x, raw_score=test.base_margin is not None), np.float64)
+    return found if test.base_margin is None else np.exp(found + test.base_margin)
 
 
 def _task_type(device: str) -> str:

@@ -84,7 +84,7 @@ WORDS: Mapping[str, Meaning] = {
                                     "data in memory as well"),
     "num_parallel_tree": Meaning(hint="random forests are not part of this version"),
     **dict.fromkeys(("cat_features", "categorical_feature"), Meaning("categorical_features", _OF_CATEGORIES.hint)),
-    "categorical_features": _OF_CATEGORIES,
+    **dict.fromkeys(("categorical_features", "max_ctr_complexity"), _OF_CATEGORIES),
     "enable_categorical": Meaning(hint="columns of texts and categories are always taken as such, so leave it out"),
     "feature_types": Meaning(hint="name columns of numbers that hold categories in categorical_features"),
     **dict.fromkeys(("max_cat_to_onehot", "max_cat_threshold", "one_hot_max_size"), _CATEGORIES),

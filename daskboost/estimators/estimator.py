@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 import numpy as np
 
 from daskboost.data.categories.encode import CategoryOptions
+from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import Source, make_source
@@ -244,6 +245,7 @@ class BoostedTrees(EstimatorParameters):
                 "a column of X, or as a collection aligned with X."
             )
         check_count("n_estimators", self.n_estimators, least=0)
+        check_complexity(self.max_ctr_complexity)
         self.train_params("reg:squarederror" if self.objective is None else self.objective)
         if self.early_stopping_rounds is not None and not is_evaluated:
             raise ParameterError(
@@ -333,7 +335,7 @@ class BoostedTrees(EstimatorParameters):
             budget = None if budget is None else budget * gpus_meant(params.n_gpus)
         options = BuildOptions(
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
-            categories=CategoryOptions(params.random_state),
+            categories=CategoryOptions(params.random_state, complexity=check_complexity(self.max_ctr_complexity)),
         )  # fmt: skip
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,

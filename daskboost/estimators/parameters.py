@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from daskboost.data.categories.pairs import MOST_COMPLEXITY
 from daskboost.errors import ParameterError
 from daskboost.foreign_words import hint_of, translated, unexpected
 from daskboost.params import PARAMETERS, TrainParams
@@ -83,6 +84,9 @@ SHARED_PARAMETERS = """
     categorical_features : sequence of str or int, optional
         Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
         They become target statistics of the labels.
+    max_ctr_complexity : {2, 1}
+        With 2, pairs of categorical columns of many levels each become target statistics as well; 1 makes them of
+        single columns alone.
     random_state : int, RandomState or Generator, optional
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
@@ -221,6 +225,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     tweedie_variance_power: float = TrainParams.tweedie_variance_power
     missing: float = np.nan
     categorical_features: Sequence[str | int] | str | int | None = None
+    max_ctr_complexity: int = MOST_COMPLEXITY
     random_state: Any = None
     n_jobs: int | None = None
     device: str = TrainParams.device

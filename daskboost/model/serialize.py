@@ -33,6 +33,8 @@ ATTRIBUTE: Final = "daskboost"
 ATTRIBUTE_VERSION: Final = 1
 ENCODER_VERSION: Final = 2
 """The same of models whose features are made of categorical columns, which say how."""
+PAIRS_VERSION: Final = 3
+"""The same where some features are made of pairs of columns."""
 ROOT_PARENT: Final = 2**31 - 1
 """Parent of a root, in XGBoost's words."""
 
@@ -148,7 +150,7 @@ def _own_attribute(booster: Booster) -> dict[str, str]:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
     if isinstance(encoder, Encoder):
-        own |= {"version": ENCODER_VERSION, "encoder": encoder.to_json()}
+        own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.to_json()}
     return {ATTRIBUTE: json.dumps(own, sort_keys=True, separators=(",", ":"))}
 
 

@@ -20,7 +20,7 @@ from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
-from daskboost.model.serialize import ATTRIBUTE, ENCODER_VERSION, as_float32
+from daskboost.model.serialize import ATTRIBUTE, ENCODER_VERSION, PAIRS_VERSION, as_float32
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_from_config
 from daskboost.tree.table import TreeTable
@@ -309,12 +309,12 @@ def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, s
         version, params = own["version"], own["params"]
         if not isinstance(version, int) or not all(map(_is_text, [*params, *params.values()])):
             raise TypeError("wrong types")
-        encoder = Encoder.from_json(own["encoder"]) if version == ENCODER_VERSION else None
+        encoder = Encoder.from_json(own["encoder"]) if ENCODER_VERSION <= version <= PAIRS_VERSION else None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         raise ModelFormatError(f"attribute {ATTRIBUTE!r} is damaged: {error}") from error
-    if version > ENCODER_VERSION:
+    if version > PAIRS_VERSION:
         raise ModelFormatError(
-            f"attribute {ATTRIBUTE!r} has version {version}, newer than {ENCODER_VERSION}; update daskboost"
+            f"attribute {ATTRIBUTE!r} has version {version}, newer than {PAIRS_VERSION}; update daskboost"
         )
     return attributes, params, encoder
 

@@ -201,7 +201,8 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_contradictions(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
-    ignored = ignored_features(params.ignored_features, schema)
+    groups = interaction_groups(params.interaction_constraints, schema)
+    ignored = ignored_features(params.ignored_features, schema, groups)
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
@@ -216,7 +217,7 @@ def make_spec(
         params=params, objective=objective, recipe=recipe,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
         cuts=cuts, layout=cuts.slot_layout(recipe.columns), rules=rules,
-        interaction_groups=interaction_groups(params.interaction_constraints, schema),
+        interaction_groups=groups,
         learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
         feature_sizes=dtrain.info.feature_sizes, largest_weight=max(dtrain.info.stats.max_weight, 1e-30),
         early_stopping=None if early_stopping_rounds is None else EarlyStopping(early_stopping_rounds),

@@ -85,6 +85,8 @@ def interaction_groups(value: object, schema: FeatureSchema) -> Bool | None:
     for g, group in enumerate(members):
         for feature in as_tuple(group):
             groups[g, index.of(feature)] = True
+    for feature, columns in schema.of_several.items():
+        groups[:, feature] = groups[:, [schema.of_column(column).start for column in columns]].all(axis=1)
     # Features of a categorical column in no group may meet each other, as a column meets itself.
     own = [schema.of_column(column) for column in schema.columns.categorical]
     alone = [np.isin(np.arange(schema.n_features), features) for features in own if not groups[:, features.start].any()]
@@ -96,17 +98,27 @@ def n_groups(value: object) -> int:
     return 0 if value is None else len(as_tuple(value))
 
 
-def ignored_features(value: Iterable[object], schema: FeatureSchema) -> tuple[int, ...]:
-    """Return the numbers of the features that `ignored_features` leaves out, in increasing order: all those that are
-    made of a column that it names.
+def ignored_features(value: Iterable[object], schema: FeatureSchema, groups: Bool | None = None) -> tuple[int, ...]:
+    """Return the numbers of the features that no tree splits on, in increasing order: all those that are made of a
+    column that `ignored_features` names, and those made of columns that must not meet.
+
+    Parameters
+    ----------
+    groups : bool array, shape (groups, features), optional
+        See `interaction_groups`.
 
     Raises
     ------
     ParameterError
         As of `some_columns`.
     """
-    return tuple(feature for column in some_columns(value, schema, "ignored_features")
-                 for feature in schema.of_column(column))  # fmt: skip
+    columns = some_columns(value, schema, "ignored_features")
+    alone = [feature for column in columns for feature in schema.of_column(column)]
+    several = [
+        feature for feature, own in schema.of_several.items()
+        if not set(own).isdisjoint(columns) or (groups is not None and not groups[:, feature].any())
+    ]  # fmt: skip
+    return (*alone, *several)
 
 
 def some_columns(value: Iterable[object], schema: FeatureSchema, argument: str) -> tuple[int, ...]:

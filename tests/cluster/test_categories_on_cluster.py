@@ -14,6 +14,7 @@ from cluster.dask_fixtures import all_freed, local_cluster
 from distributed import Client
 
 from daskboost import DaskBoostClassifier
+from daskboost.data.categories import pairs
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 
@@ -56,4 +57,21 @@ def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kin
     lazy = found.predict_proba(rows.drop(columns="income"))
     np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))
     del rows, lazy
+    assert all_freed(client)
+
+
+def test_pairs_of_columns_too(client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setattr(pairs, "LEAST_LEVELS", 20)
+    first, second = rng.integers(0, 30, 900), rng.integers(0, 25, 900)
+    x = pd.DataFrame({"a": pd.Series(first).astype(str), "n": rng.random(900), "b": pd.Series(second).astype(str)})
+    rows = x.assign(y=(first * second) % 3 > 0)
+    expected = DaskBoostClassifier(n_estimators=4).fit(x, rows["y"])
+    assert expected.booster_.n_features == 6, "and one of the pair"
+    for kind in ("many", "in workers' memory"):
+        own = dd.from_pandas(rows, npartitions=7, sort=False) if kind == "many" else PARTITIONS[kind](rows)
+        found = DaskBoostClassifier(n_estimators=4).fit(own.drop(columns="y"), own["y"])
+        assert found.booster_ == expected.booster_
+        lazy = found.predict_proba(own.drop(columns="y"))
+        np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))
+        del own, lazy
     assert all_freed(client)

@@ -14,8 +14,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from daskboost.data.categories.encoder import ColumnEncoder, Encoder, category_columns, codes_of
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
 from daskboost.data.categories.levels import LevelCounts, Levels
+from daskboost.data.categories.pairs import MOST_COMPLEXITY, CategoryCounts, Pair, PairCounts, chosen_pairs
 from daskboost.data.categories.statistics import Target, count_labels
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
@@ -45,7 +46,9 @@ class CategoryOptions:
     seed: int = 0
     """Decides which rows are in which fold."""
     most_levels: int = MOST_LEVELS
-    """Levels of a column that are kept; the rarest others are pooled, and known as unseen."""
+    """Levels of a column, and of a pair, that are kept; the rarest others are pooled, and known as unseen."""
+    complexity: int = MOST_COMPLEXITY
+    """Columns that a combination has at most: see `max_ctr_complexity`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +84,28 @@ class LevelReader:
 
 @dataclass(frozen=True, eq=False)
 class FoldReader:
-    """The second read of categorical columns: counts targets by level and fold."""
+    """The second read of categorical columns: counts targets by level and fold, of columns and of pairs of them."""
 
     spec: ReadSpec
     levels: tuple[Levels, ...]
+    pairs: tuple[Pair, ...]
     target: Target
-    seed: int
+    options: CategoryOptions
 
-    def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> FoldCounts:
+    def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> CategoryCounts:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
         block = host_block(x)
         with naming(where):
             codes = codes_of(self.levels, self.spec, block)
             levels = self.target.levels(*_labels(block, given, self.spec))
-        n_codes = [own.n_levels for own in self.levels]
-        return FoldCounts.of(codes, n_codes, self.seed, given[FIRST_ROW], levels, self.target, self.spec.threads)
+        n_codes, (seed, first_row) = [own.n_levels for own in self.levels], (self.options.seed, given[FIRST_ROW])
+        counts = FoldCounts.of(codes, n_codes, seed, first_row, levels, self.target, self.spec.threads)
+        of_columns = dict(zip(self.spec.schema.columns.categorical, codes, strict=True))
+        folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps
+        pairs = on_threads(
+            lambda pair: PairCounts.of(pair, of_columns, most, folds, levels, steps), self.pairs, self.spec.threads
+        )
+        return CategoryCounts(counts, tuple(pairs))
 
 
 def _labels(x: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
@@ -128,12 +138,14 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     target = Target.of(found.labels, source.spec.classes is not None)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
-    reader = FoldReader(spec, levels, target, options.seed)
+    n_levels = {at: own.n_levels for at, own in zip(source.schema.categorical, levels, strict=True)}
+    pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
+    reader = FoldReader(spec, levels, pairs, target, options)
     counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
-    encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.tables, strict=True)])
+    encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.columns.tables, strict=True)])
     encoder = Encoder(
-        source.schema, target, summary.priors,
-        tuple(next(encoders) if kind == CATEGORICAL else None for kind in source.schema.kinds),
+        source.schema, target, summary.columns.priors,
+        tuple(next(encoders) if kind == CATEGORICAL else None for kind in source.schema.kinds), summary.pairs,
     )  # fmt: skip
     trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
     return trained.with_schema(encoder.schema)

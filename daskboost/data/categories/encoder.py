@@ -1,20 +1,22 @@
 """How a model's raw columns become the features that its trees split.
 
 A numerical column is one feature. A categorical column becomes target statistics of its levels and their frequency, or
-a code where it has but two: numbers, so that all that comes after (sketches, bins, trees) knows nothing of categories.
+a code where it has but two; behind these come target statistics of pairs of columns. All are numbers, so that all that
+comes after (sketches, bins, trees) knows nothing of categories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
 from daskboost.data.categories.levels import UNKNOWN, Levels
+from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
 from daskboost.data.categories.read_column import MISSING
 from daskboost.data.categories.statistics import StatisticTable, Target
 from daskboost.data.input.blocks import n_rows_of
@@ -83,18 +85,26 @@ class Encoder:
         What each statistic is of a level of which nothing is known.
     encoders : tuple
         The encoder of each column; None of those that are features as they are.
+    pairs : tuple of PairEncoder
+        Of the pairs of columns that are features too.
     """
 
     columns: FeatureSchema
     target: Target
     priors: tuple[float, ...]
     encoders: tuple[ColumnEncoder | None, ...]
+    pairs: tuple[PairEncoder, ...] = ()
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
-        """Return the first feature of each column, and last the number of features."""
+        """Return the first feature of each column, and last the number of features of single columns."""
         widths = [1 if encoder is None else self._n_statistics(encoder) + 1 for encoder in self.encoders]
         return tuple(np.concatenate([[0], np.cumsum(widths)]).tolist())
+
+    @cached_property
+    def shared(self) -> tuple[tuple[int, int], ...]:
+        """Return the columns of each feature of a pair; these are behind those of single columns."""
+        return tuple(own.pair.columns for own in self.pairs for _ in self.priors)
 
     def _n_statistics(self, encoder: ColumnEncoder) -> int:
         """Return how many statistics a column has: none where two levels, told apart by their codes, are all."""
@@ -108,13 +118,12 @@ class Encoder:
         for column, (kind, encoder) in enumerate(zip(self.columns.kinds, self.encoders, strict=True)):
             name, n_statistics = self.columns.label(column), 0 if encoder is None else self._n_statistics(encoder)
             statistics = [f"{name} ({what})" for what in (*self.target.labels, "rows")] if n_statistics else [name]
-            for each in statistics:
-                unique = each
-                while unique in names:  # a further column may be called so
-                    unique += "'"
-                names[unique] = None
+            _add_unique(names, statistics)
             kinds += [*["float"] * n_statistics, kind if encoder is None else "int"]
-        return FeatureSchema(tuple(names), tuple(kinds), self)
+        for own in self.pairs:
+            name = ", ".join(map(self.columns.label, own.pair.columns))
+            _add_unique(names, [f"{name} ({what})" for what in self.target.labels])
+        return FeatureSchema(tuple(names), (*kinds, *["float"] * len(self.shared)), self)
 
     def schema_for(self, features: FeatureSchema) -> FeatureSchema:
         """Return the schema of features that a file has, with what makes them; ValueError where this makes others."""
@@ -133,7 +142,7 @@ class Encoder:
             Which columns of the block are the raw ones, and what stands for missing numbers.
         given : mapping
             Of rows that are trained on, whose own labels must not show, the id of the first under `FIRST_ROW`, and
-            `FoldCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
+            `CategoryCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
             default they are those of all rows that the model was trained on.
 
         Returns
@@ -147,11 +156,13 @@ class Encoder:
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
         rows = host_block(block)
-        found = np.empty((n_rows_of(rows), self.edges[-1]), np.float32)
+        found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         columns = codes_of([own.levels for own in self.encoders if own is not None], spec, rows)
-        counts: FoldCounts | None = given.get(FOLD_COUNTS)
+        counts: CategoryCounts | None = given.get(FOLD_COUNTS)
+        if counts is not None:  # found once, on a thread each, before all threads ask for them
+            on_threads(lambda own: own.cells, [counts.of_pair(own.pair) for own in self.pairs], spec.threads)
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
@@ -159,7 +170,7 @@ class Encoder:
                 codes = [column[tile] for column in columns]
                 folds = None
                 if counts is not None:
-                    folds = folds_of(counts.seed, given[FIRST_ROW] + begin, tile.stop - begin)
+                    folds = folds_of(counts.columns.seed, given[FIRST_ROW] + begin, tile.stop - begin)
                 if numbers is not None:
                     found[tile, places] = numbers[tile]
                 self._fill_codes(codes, counts, folds, found[tile])
@@ -167,13 +178,14 @@ class Encoder:
         by_ranges(fill, len(found), spec.threads)
         return found
 
-    def _fill_codes(self, columns: Sequence[Int32], counts: FoldCounts | None, folds: UInt8 | None, out: Float32
+    def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
                     ) -> None:  # fmt: skip
         """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
         statistics = self.target.statistics(self.priors)
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        for place, ((at, encoder), codes) in enumerate(zip(encoders, columns, strict=True)):
-            first = self.edges[at]
+        codes_of_columns = dict(zip((at for at, _ in encoders), columns, strict=True))
+        for place, (at, encoder) in enumerate(encoders):
+            codes, first = codes_of_columns[at], self.edges[at]
             if not self._n_statistics(encoder):
                 out[:, first] = encoder.numbers(codes)
                 continue
@@ -181,7 +193,14 @@ class Encoder:
             if counts is None or folds is None:
                 values = encoder.table.values(codes, statistics)
             else:
-                values = counts.values(place, codes, folds, statistics)
+                values = counts.columns.values(place, codes, folds, statistics)
+            out[:, first : first + len(self.priors)] = values
+        for place, own in enumerate(self.pairs):
+            if counts is None or folds is None:
+                values = own.values(codes_of_columns, statistics)
+            else:
+                values = counts.of_pair(own.pair).values(codes_of_columns, folds, statistics)
+            first = self.edges[-1] + place * len(self.priors)
             out[:, first : first + len(self.priors)] = values
 
     def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
@@ -197,11 +216,12 @@ class Encoder:
         return features.values
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
         return {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
             "priors": self.priors,
-            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders],
+            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders], **pairs,
         }  # fmt: skip
 
     @classmethod
@@ -214,13 +234,24 @@ class Encoder:
         categorical = tuple(at for at, own in enumerate(encoders) if own is not None)
         if len(encoders) != len(kinds) or categorical != columns.categorical:
             raise ValueError("the columns that have encoders are not those of categories")
-        widths = {own.table.counts.shape[1] - 1 for own in encoders if own is not None}
+        n_levels = {at: own.levels.n_levels for at, own in enumerate(encoders) if own is not None}
+        pairs = tuple(PairEncoder.from_json(own, n_levels) for own in values.get("pairs", ()))
+        widths = {own.table.counts.shape[1] - 1 for own in (*encoders, *pairs) if own is not None}
         if widths != {len(priors)} or len(priors) != target.n_statistics:
             raise ValueError("tables, priors and target are of different numbers of statistics")
         for own in encoders:
             if own is not None and own.table.n_codes != own.levels.n_levels:
                 raise ValueError("a table is not of as many levels as its column")
-        return cls(columns, target, priors, tuple(encoders))
+        return cls(columns, target, priors, tuple(encoders), pairs)
+
+
+def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
+    """Add names to others, marked where they are there."""
+    for each in wanted:
+        unique = each
+        while unique in names:  # a further column may be called so
+            unique += "'"
+        names[unique] = None
 
 
 def codes_of(levels: Sequence[Levels], spec: ReadSpec, block: Any) -> list[Int32]:

@@ -60,13 +60,13 @@ class FoldTable:
     counts: Int64
 
     @classmethod
-    def of(cls, codes: Int32, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8) -> FoldTable:
+    def of(cls, codes: Int32 | Int64, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8) -> FoldTable:
         """Count the rows of one partition; parameters as of :func:`~daskboost.devices.cpu.statistics.count_folds`."""
         from daskboost.devices.cpu.statistics import count_folds
 
         if _is_full(len(codes), n_codes):
             table = np.zeros((n_codes + 1, N_FOLDS, 1 + steps.shape[1]), np.int64)
-            count_folds(codes, folds, levels, steps, table)
+            count_folds(codes.astype(np.int32, copy=False), folds, levels, steps, table)
             return cls(n_codes, None, table.reshape(-1, table.shape[2]))
         own = np.flatnonzero(codes >= -1)
         places = np.where(codes[own] < 0, n_codes, codes[own]).astype(np.int64) * N_FOLDS + folds[own]
@@ -110,6 +110,11 @@ class FoldTable:
 
 def _received(n_codes: int, cells: Int64 | None, counts: Int64) -> FoldTable:
     return FoldTable(n_codes, cells, for_kernels(counts))
+
+
+def most_counts(n_rows: int, n_codes: int) -> int:
+    """Return how many counts a table of so many rows has at most."""
+    return (n_codes + 1) * N_FOLDS if _is_full(n_rows, n_codes) else n_rows
 
 
 def _is_full(n_counts: int, n_codes: int) -> bool:

@@ -48,7 +48,13 @@ class FeatureMaker(Protocol):
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """Return the first feature of each column, and last the number of features; a column has one at least."""
+        """Return the first feature that is made of each column alone, and last the number of these; a column has one at
+        least."""
+        ...
+
+    @property
+    def shared(self) -> tuple[tuple[int, ...], ...]:
+        """Return the columns of each feature that is made of several; such features are behind all others."""
         ...
 
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
@@ -94,17 +100,28 @@ class FeatureSchema:
         return tuple(feature for feature, kind in enumerate(self.kinds) if kind == CATEGORICAL)
 
     def of_column(self, column: int) -> range:
-        """Return the features that are made of a column that users give."""
+        """Return the features that are made of a column that users give, and of no other."""
         if self.encoder is None:
             return range(column, column + 1)
         first, after = self.encoder.edges[column : column + 2]
         return range(first, after)
 
+    @property
+    def of_several(self) -> dict[int, tuple[int, ...]]:
+        """Return the columns of each feature that is made of several."""
+        return {} if self.encoder is None else dict(enumerate(self.encoder.shared, self.encoder.edges[-1]))
+
     def by_column(self, values: Array) -> Array:
-        """Add up what belongs to features by the columns that they are made of, along the last axis."""
+        """Add up what belongs to features by the columns that they are made of, along the last axis; columns of the
+        same feature have equal parts of it."""
         if self.encoder is None:
             return values
-        summed: Array = np.add.reduceat(values, self.encoder.edges[:-1], axis=-1)
+        summed: Array = np.add.reduceat(values[..., : self.encoder.edges[-1]], self.encoder.edges[:-1], axis=-1)
+        if not self.encoder.shared:
+            return summed
+        summed = summed.astype(np.float64)
+        for feature, columns in self.of_several.items():
+            summed[..., list(columns)] += values[..., feature, None] / len(columns)
         return summed
 
     def label(self, feature: int) -> str:

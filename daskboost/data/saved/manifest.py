@@ -29,6 +29,8 @@ FORMAT = "daskboost-dataset"
 VERSION = 2  # 1 said of a data set only whether its rows start from a model's margins, not which model's
 ENCODER_VERSION = 3
 """Version of data sets with categorical columns, which say how features are made of them."""
+PAIRS_VERSION = 4
+"""Version of those where some features are made of pairs of columns."""
 MANIFEST = "manifest.json"
 DIGEST = "manifest.blake2b"
 CUTS_FILE = "cuts.bin"
@@ -122,12 +124,19 @@ class Manifest:
         """Names of the arrays that `cuts.bin` must have."""
         return {*CUTS_ARRAYS} - ({"bits"} if self.csr_bits is not None else set())
 
+    @property
+    def _version(self) -> int:
+        """Return the lowest version whose readers know all that there is."""
+        if self.schema.encoder is None:
+            return VERSION
+        return PAIRS_VERSION if self.schema.of_several else ENCODER_VERSION
+
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`; TypeError or ValueError where the metadata is not JSON."""
         csr = {"encoding": "csr", "bits": self.csr_bits}
         manifest = {
             "format": FORMAT,
-            "version": VERSION if self.schema.encoder is None else ENCODER_VERSION,
+            "version": self._version,
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
             "schema": _schema_json(self.schema),
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
@@ -205,9 +214,9 @@ def _check_version(root: Json) -> None:
     if root.get("format") != FORMAT:
         fail("format", f"must be {FORMAT!r}", root.get("format"))
     version = field(root, "version", int, "")
-    if version > ENCODER_VERSION:
+    if version > PAIRS_VERSION:
         raise DatasetFormatError(
-            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {ENCODER_VERSION}: "
+            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {PAIRS_VERSION}: "
             "upgrade daskboost, or save the data set again with this version"
         )
     if version < 1:

@@ -127,3 +127,36 @@ def fold_values(
             others[j] = totals[place, j] - table[place, folds[i], j] if is_counted else 0
         for j in range(values.shape[1]):
             values[i, j] = _value(others, j, statistics)
+
+
+@njit(cache=True, nogil=True)
+def sparse_fold_values(
+    codes: Int32, folds: UInt8, starts: Int64, cell_folds: UInt8, counts: Int64, totals: Int64, statistics: Statistics,
+    values: Float32,
+) -> None:
+    """Set what `fold_values` does, by a table that has only the folds in which a code has counted something.
+
+    Parameters
+    ----------
+    codes : int32 array, shape (rows,)
+        Negative ones have counted nothing.
+    folds : uint8 array, shape (rows,)
+    starts : int64 array, shape (codes + 1,)
+        Where the cells of each code begin, and behind the last one.
+    cell_folds : uint8 array, shape (cells,)
+    counts : int64 array, shape (cells, 1 + m)
+    totals : int64 array, shape (codes + 1, 1 + m)
+        The sums of each code's cells.
+    """
+    width = counts.shape[1]
+    others = np.zeros(width, np.int64)
+    for i in range(len(codes)):
+        code = codes[i]
+        for j in range(width):
+            others[j] = totals[code, j] if code >= 0 else 0
+        for cell in range(starts[code], starts[code + 1]) if code >= 0 else range(0):
+            if cell_folds[cell] == folds[i]:
+                for j in range(width):
+                    others[j] -= counts[cell, j]
+        for j in range(values.shape[1]):
+            values[i, j] = _value(others, j, statistics)
