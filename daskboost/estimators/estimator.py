@@ -333,7 +333,7 @@ class BoostedTrees(EstimatorParameters):
             budget = None if budget is None else budget * gpus_meant(params.n_gpus)
         options = BuildOptions(
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
-            categories=CategoryOptions(params.random_state),
+            categories=CategoryOptions(params.random_state, encodings=params.encodings),
         )  # fmt: skip
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,

@@ -3,6 +3,7 @@
     levels of each column, labels -> codes, targets by level and fold -> encoder, and statistics of training rows
 
 Both are sums over partitions, in any order: partitions do not show in the encoder, nor does the place where they lie.
+Columns that become no statistics take the first read alone, and no labels.
 """
 
 from __future__ import annotations
@@ -13,19 +14,35 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from daskboost.data.categories.encoder import ColumnEncoder, Encoder, category_columns
+import numpy as np
+
+from daskboost.data.categories.column_encoders import (
+    ENCODERS,
+    NATIVE,
+    ONEHOT,
+    TARGET,
+    CodeColumn,
+    ColumnEncoder,
+    OneHotColumn,
+    TargetColumn,
+)
+from daskboost.data.categories.encoder import Encoder, category_columns
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.statistics import Target, count_labels
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.read import ReadSpec
-from daskboost.data.input.row_batch import CATEGORICAL, host_column
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema, host_column
+from daskboost.data.input.schema import listed
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.dtypes import Float32
-from daskboost.errors import DataError
+from daskboost.errors import DataError, ParameterError
+from daskboost.foreign_words import hint_of
+from daskboost.params import shown
 
 if TYPE_CHECKING:
     from daskboost.data.chunks.build import Runner
@@ -35,6 +52,13 @@ logger = logging.getLogger(__name__)
 MOST_LEVELS = 2**20
 """Levels of a column that a model keeps; others are pooled. While rows are quantized, counts of so many in ten folds
 take 168 MB on each worker for one statistic."""
+MOST_CODES = MAX_BIN_LIMIT - 1
+"""Levels of a column of codes that have a bin each; others are pooled in one more bin, as which unseen ones count."""
+MOST_ONEHOT = 256
+"""Levels of a column of which each may be a feature. More of them make histograms of mostly empty features, where one
+feature of codes is split by the same sets of one level, and by others."""
+AUTO = "auto"
+"""Word of encodings for the default: target statistics."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,61 @@ class CategoryOptions:
     """Decides which rows are in which fold."""
     most_levels: int = MOST_LEVELS
     """Levels of a column that are kept; the rarest others are pooled, and known as unseen."""
+    encodings: object = AUTO
+    """What columns become, see `encodings_of`."""
+
+
+def check_encodings(value: object) -> None:
+    """Refuse what no column could become, before columns are known: ParameterError."""
+    by_column = value if isinstance(value, Mapping) else {"": value}
+    words = (AUTO, *ENCODERS)
+    for column, word in by_column.items():
+        if not (isinstance(word, str) and word in words):
+            of_column = f" for column {column!r}" if isinstance(value, Mapping) else ""
+            hint = hint_of(word if isinstance(word, str) else "", frozenset(words), "encodings")
+            raise ParameterError(f"encodings={shown(value)} has {shown(word)}{of_column}, which is no encoding; {hint}")
+
+
+def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
+    """Return the word of the encoding of each categorical column.
+
+    Parameters
+    ----------
+    value : str or mapping
+        "target", "onehot", "native" or "auto", which is "target", for all categorical columns; or such words by the
+        names or positions of columns, of which others are "auto".
+    schema : FeatureSchema
+        The columns.
+
+    Raises
+    ------
+    ParameterError
+        A word that there is not; a column that there is not, or that holds numbers.
+    """
+    check_encodings(value)
+    words = dict.fromkeys(schema.categorical, value if isinstance(value, str) else AUTO)
+    if isinstance(value, Mapping):
+        for column, word in value.items():
+            words[_categorical_column(column, schema)] = word
+    return tuple(TARGET if words[at] == AUTO else words[at] for at in schema.categorical)
+
+
+def _categorical_column(column: object, schema: FeatureSchema) -> int:
+    """Return the place of a column that `encodings` names by its name or position."""
+    names = [schema.label(at) for at in range(schema.n_features)]
+    if isinstance(column, str) and column in names:
+        place = names.index(column)
+    elif isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
+        place = column
+    else:
+        known = listed([repr(name) for name in names])
+        raise ParameterError(f"encodings names {shown(column)}, no column of X; it has {known}.")
+    if place not in schema.categorical:
+        raise ParameterError(
+            f"encodings names {names[place]!r}, a column of numbers: name it in categorical_features too, or leave it "
+            "out"
+        )
+    return place
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +134,29 @@ class PartitionCategories:
     """Rows of each partition."""
     levels: tuple[LevelCounts, ...]
     """The levels of each categorical column."""
-    labels: KeyTable
+    labels: KeyTable | None
+    """None where nothing is made of labels."""
 
     def __add__(self, other: PartitionCategories) -> PartitionCategories:
         levels = tuple(a + b for a, b in zip(self.levels, other.levels, strict=True))
-        return PartitionCategories(self.sizes + other.sizes, levels, self.labels + other.labels)
+        labels = None if self.labels is None or other.labels is None else self.labels + other.labels
+        return PartitionCategories(self.sizes + other.sizes, levels, labels)
 
 
 @dataclass(frozen=True)
 class LevelReader:
-    """The first read of categorical columns: counts levels and labels."""
+    """The first read of categorical columns: counts levels, and labels."""
 
     spec: ReadSpec
+    counts_labels: bool
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
         block, spec = host_block(x), self.spec
         with naming(where):
             levels = [LevelCounts.of(column, name) for name, column in category_columns(spec, block)]
-            label, weight = _labels(block, given, spec)
-            return PartitionCategories((n_rows_of(block),), tuple(levels), count_labels(label, weight))
+            labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
+            return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +164,8 @@ class FoldReader:
     """The second read of categorical columns: counts targets by level and fold."""
 
     spec: ReadSpec
-    levels: tuple[Levels, ...]
+    levels: tuple[Levels | None, ...]
+    """Levels of each categorical column; None of those that become no statistics."""
     target: Target
     seed: int
 
@@ -91,9 +174,10 @@ class FoldReader:
         block = host_block(x)
         with naming(where):
             columns = category_columns(self.spec, block)
-            codes = [own.codes(column, name) for own, (name, column) in zip(self.levels, columns, strict=True)]
+            both = zip(self.levels, columns, strict=True)
+            codes = [own.codes(column, name) for own, (name, column) in both if own is not None]
             levels = self.target.levels(*_labels(block, given, self.spec))
-        n_codes = [own.n_levels for own in self.levels]
+        n_codes = [own.n_levels for own in self.levels if own is not None]
         return FoldCounts.of(codes, n_codes, self.seed, given[FIRST_ROW], levels, self.target)
 
 
@@ -110,31 +194,58 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     Raises
     ------
     DataError, DataTypeError
-        As `LevelCounts.of`, and of labels as `ReadSpec.read`; no labels.
+        As `LevelCounts.of`, and of labels as `ReadSpec.read`; no labels where statistics are made of them; more levels
+        than an encoding takes.
+    ParameterError
+        As `encodings_of`.
     """
-    if not source.schema.categorical or source.schema.encoder is not None:
+    schema = source.schema
+    if schema.encoder is not None:
         return source
-    names = [source.schema.label(at) for at in source.schema.categorical]
-    if not source.has("label"):
+    words = encodings_of(options.encodings, schema)
+    if not words:
+        return source
+    names = [schema.label(at) for at in schema.categorical]
+    if TARGET in words and not source.has("label"):
         raise DataError(
-            f"X has categorical columns, such as {names[0]!r}, whose statistics need labels: pass y, or reference= of "
-            "the data set that a model is trained on"
+            f"X has categorical columns, such as {names[words.index(TARGET)]!r}, whose statistics need labels: pass y, "
+            "or reference= of the data set that a model is trained on, or encodings='native'"
         )
-    found = runner.total(source, LevelReader(source.spec))
-    levels = tuple(Levels.kept(counts, options.most_levels) for counts in found.levels)
+    found = runner.total(source, LevelReader(source.spec, TARGET in words))
+    most = {TARGET: options.most_levels, ONEHOT: options.most_levels, NATIVE: min(options.most_levels, MOST_CODES)}
+    levels = tuple(Levels.kept(own, most[word]) for own, word in zip(found.levels, words, strict=True))
     _say_pooled(names, levels)
+    for name, own, word in zip(names, levels, words, strict=True):
+        if word == ONEHOT and own.n_levels > MOST_ONEHOT:
+            raise DataError(
+                f"encodings: column {name!r} has {own.n_levels} levels, and {ONEHOT!r} makes features of at most "
+                f"{MOST_ONEHOT}: choose {NATIVE!r} or {TARGET!r} for it"
+            )
+    plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
+    encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
+    if found.labels is None:
+        return source.with_schema(_encoder(schema, Target(np.empty(0, np.float32), ()), (), encoders).schema)
     target = Target.of(found.labels, source.spec.classes is not None)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
-    reader = FoldReader(source.spec, levels, target, options.seed)
+    counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
+    reader = FoldReader(source.spec, counted, target, options.seed)
     counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
-    encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.tables, strict=True)])
-    encoder = Encoder(
-        source.schema, target, summary.priors,
-        tuple(next(encoders) if kind == CATEGORICAL else None for kind in source.schema.kinds),
-    )  # fmt: skip
+    tables = iter(summary.tables)
+    encoders = [
+        made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
+    ]
     trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
-    return trained.with_schema(encoder.schema)
+    return trained.with_schema(_encoder(schema, target, summary.priors, encoders).schema)
+
+
+def _encoder(
+    columns: FeatureSchema, target: Target, priors: tuple[float, ...], encoders: Sequence[ColumnEncoder | None]
+) -> Encoder:
+    """Return the encoder of columns, of which the categorical ones have these."""
+    each = iter(encoders)
+    of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in columns.kinds)
+    return Encoder(columns, target, priors, of_columns)
 
 
 def _say_pooled(names: Sequence[str], levels: Sequence[Levels]) -> None:

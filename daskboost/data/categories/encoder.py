@@ -1,62 +1,34 @@
 """How a model's raw columns become the features that its trees split.
 
-A numerical column is one feature. A categorical column becomes target statistics of its levels and their frequency, or
-a code where it has but two: numbers, so that all that comes after (sketches, bins, trees) knows nothing of categories.
+A numerical column is one feature. A categorical column becomes what its encoding says (`column_encoders.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatistics, encoder_from_json
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
-from daskboost.data.categories.levels import UNKNOWN, Levels
-from daskboost.data.categories.read_column import MISSING
-from daskboost.data.categories.statistics import StatisticTable, Target
+from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema
-from daskboost.dtypes import Float32, Int32
+from daskboost.dtypes import Float32
 
 if TYPE_CHECKING:
     from daskboost.data.input.kinds import Table
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-
-@dataclass(frozen=True, eq=False)
-class ColumnEncoder:
-    """The levels of one categorical column, and what their rows have counted."""
-
-    levels: Levels
-    table: StatisticTable
-
-    def frequencies(self, codes: Int32) -> Float32:
-        """Return how many training rows have the level of each row; float32, shape (rows,)."""
-        rows = np.append(self.table.counts[:, 0], 0)  # behind those of missing values, of levels that are not known
-        places = np.where(codes == UNKNOWN, len(rows) - 1, np.where(codes == MISSING, len(rows) - 2, codes))
-        return rows[places].astype(np.float32)
-
-    def numbers(self, codes: Int32) -> Float32:
-        """Return the codes as numbers, the number of levels where a value is none of them; float32, NaN missing."""
-        numbers = np.where(codes == UNKNOWN, self.levels.n_levels, codes).astype(np.float32)
-        numbers[codes == MISSING] = np.nan
-        return numbers
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder."""
-        return {"levels": self.levels.to_json(), "table": self.table.to_json()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ColumnEncoder:
-        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none."""
-        return cls(Levels.from_json(values["levels"]), StatisticTable.from_json(values["table"]))
+VERSION = 2
+"""The newest version of encoders in files: 2 has columns that are not target statistics."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +55,16 @@ class Encoder:
     @cached_property
     def edges(self) -> tuple[int, ...]:
         """Return the first feature of each column, and last the number of features."""
-        widths = [1 if encoder is None else self._n_statistics(encoder) + 1 for encoder in self.encoders]
+        widths = [1 if encoder is None else len(encoder.features(self.target)) for encoder in self.encoders]
         return tuple(np.concatenate([[0], np.cumsum(widths)]).tolist())
 
-    def _n_statistics(self, encoder: ColumnEncoder) -> int:
-        """Return how many statistics a column has: none where two levels, told apart by their codes, are all."""
-        return len(self.priors) if encoder.levels.n_levels > 2 else 0
+    @cached_property
+    def codes(self) -> dict[int, int]:
+        """Return the features that are codes of levels, each with the number of these."""
+        return {
+            self.edges[column]: encoder.levels.n_levels for column, encoder in enumerate(self.encoders)
+            if encoder is not None and encoder.has_codes
+        }  # fmt: skip
 
     @cached_property
     def schema(self) -> FeatureSchema:
@@ -96,14 +72,13 @@ class Encoder:
         names: dict[str, None] = {}
         kinds: list[str] = []
         for column, (kind, encoder) in enumerate(zip(self.columns.kinds, self.encoders, strict=True)):
-            name, n_statistics = self.columns.label(column), 0 if encoder is None else self._n_statistics(encoder)
-            statistics = [f"{name} ({what})" for what in (*self.target.labels, "rows")] if n_statistics else [name]
-            for each in statistics:
-                unique = each
+            made = [("", kind)] if encoder is None else encoder.features(self.target)
+            for what, kind_of_feature in made:
+                unique = self.columns.label(column) + (f" ({what})" if what else "")
                 while unique in names:  # a further column may be called so
                     unique += "'"
                 names[unique] = None
-            kinds += [*["float"] * n_statistics, kind if encoder is None else "int"]
+                kinds.append(kind_of_feature)
         return FeatureSchema(tuple(names), tuple(kinds), self)
 
     def schema_for(self, features: FeatureSchema) -> FeatureSchema:
@@ -139,22 +114,15 @@ class Encoder:
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.edges[-1]), np.float32)
         self._fill_numbers(rows, spec, found)
-        statistics = self.target.statistics(self.priors)
         counts: FoldCounts | None = given.get(FOLD_COUNTS)
         folds = None if counts is None else folds_of(counts.seed, given[FIRST_ROW], len(found))
+        statistics = RowStatistics(self.target.statistics(self.priors), counts, folds)
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        columns = category_columns(spec, rows)
-        for place, ((at, encoder), (name, column)) in enumerate(zip(encoders, columns, strict=True)):
-            codes, first = encoder.levels.codes(column, name), self.edges[at]
-            if not self._n_statistics(encoder):
-                found[:, first] = encoder.numbers(codes)
-                continue
-            found[:, self.edges[at + 1] - 1] = encoder.frequencies(codes)
-            if counts is None or folds is None:
-                values = encoder.table.values(codes, statistics)
-            else:
-                values = counts.values(place, codes, folds, statistics)
-            found[:, first : first + len(self.priors)] = values
+        columns, place = category_columns(spec, rows), 0
+        for (at, encoder), (name, column) in zip(encoders, columns, strict=True):
+            codes, out = encoder.levels.codes(column, name), found[:, self.edges[at] : self.edges[at + 1]]
+            encoder.fill(codes, partial(statistics.of, place), out)
+            place += encoder.table is not None
         return found
 
     def _fill_numbers(self, block: Table | RowGroup, spec: ReadSpec, out: Float32) -> None:
@@ -171,28 +139,34 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `from_json` makes the same encoder."""
-        return {
+        made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
+        version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
+        return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors,
-            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders],
+            "priors": self.priors, "columns": made,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Encoder:
-        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none."""
+        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none.
+
+        Files say the least version that reads them: 1, which is not said, has statistics alone.
+        """
+        if not 1 <= values.get("version", 1) <= VERSION:
+            raise ValueError(f"the encoder has version {values['version']}, this daskboost reads up to {VERSION}")
         names, kinds = values["names"], tuple(values["kinds"])
         columns = FeatureSchema(None if names is None else tuple(names), kinds)
-        encoders = [None if own is None else ColumnEncoder.from_json(own) for own in values["columns"]]
+        encoders = [None if own is None else encoder_from_json(own) for own in values["columns"]]
         target, priors = Target.from_json(values["target"]), tuple(float(prior) for prior in values["priors"])
         categorical = tuple(at for at, own in enumerate(encoders) if own is not None)
         if len(encoders) != len(kinds) or categorical != columns.categorical:
             raise ValueError("the columns that have encoders are not those of categories")
-        widths = {own.table.counts.shape[1] - 1 for own in encoders if own is not None}
+        counted = [(own, own.table) for own in encoders if own is not None and own.table is not None]
+        widths = {table.counts.shape[1] - 1 for _, table in counted} or {len(priors)}
         if widths != {len(priors)} or len(priors) != target.n_statistics:
             raise ValueError("tables, priors and target are of different numbers of statistics")
-        for own in encoders:
-            if own is not None and own.table.n_codes != own.levels.n_levels:
-                raise ValueError("a table is not of as many levels as its column")
+        if any(table.n_codes != own.levels.n_levels for own, table in counted):
+            raise ValueError("a table is not of as many levels as its column")
         return cls(columns, target, priors, tuple(encoders))
 
 

@@ -16,7 +16,7 @@ from daskboost.devices.gpu.quantize.sketch import Entries
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.search_tables import SearchTables
-from daskboost.dtypes import Array, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import Array, Bool, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
     from daskboost.data.input.read import ReadSpec
@@ -35,7 +35,9 @@ FOUND_BYTES = 32
 
 
 CATEGORICAL = "c"
-"""Kind of a feature that holds categories: XGBoost's word."""
+"""Kind of a column that holds categories, of which an encoder makes features: XGBoost's word."""
+CATEGORY_CODE = "code"
+"""Kind of a feature that holds codes of categories: whole numbers in float32, NaN missing; files say "c"."""
 
 
 class FeatureMaker(Protocol):
@@ -49,6 +51,11 @@ class FeatureMaker(Protocol):
     @property
     def edges(self) -> tuple[int, ...]:
         """Return the first feature of each column, and last the number of features; a column has one at least."""
+        ...
+
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Return the features that are codes of categories, each with the number of these."""
         ...
 
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
@@ -69,7 +76,7 @@ class FeatureSchema:
         Column names in training order; None where the input has none (arrays, sparse matrices).
     kinds : tuple of str
         One of ``"float"``, ``"int"``, ``"i"`` (boolean indicator), ``"c"`` (categories) per feature: XGBoost's
-        ``feature_types``.
+        ``feature_types``; and ``"code"`` for codes of categories, which splits by sets may divide.
     encoder : FeatureMaker, optional
         Makes these features of the columns that users give, where some of those are categorical; None where features
         are the columns.
@@ -92,6 +99,11 @@ class FeatureSchema:
     def categorical(self) -> tuple[int, ...]:
         """Return the features that hold categories, in increasing order."""
         return tuple(feature for feature, kind in enumerate(self.kinds) if kind == CATEGORICAL)
+
+    @property
+    def is_code(self) -> Bool:
+        """Return whether each feature is of codes, which sets of them split; bool, shape (features,)."""
+        return np.array([kind == CATEGORY_CODE for kind in self.kinds], np.bool_)
 
     def of_column(self, column: int) -> range:
         """Return the features that are made of a column that users give."""
