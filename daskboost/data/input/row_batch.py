@@ -35,7 +35,9 @@ FOUND_BYTES = 32
 
 
 CATEGORICAL = "c"
-"""Kind of a feature that holds categories: XGBoost's word."""
+"""Kind of a column that holds categories, of which an encoder makes features: XGBoost's word."""
+CATEGORY_CODE = "code"
+"""Kind of a feature that holds codes of categories: whole numbers in float32, NaN missing; files say "c"."""
 
 
 class FeatureMaker(Protocol):
@@ -69,7 +71,7 @@ class FeatureSchema:
         Column names in training order; None where the input has none (arrays, sparse matrices).
     kinds : tuple of str
         One of ``"float"``, ``"int"``, ``"i"`` (boolean indicator), ``"c"`` (categories) per feature: XGBoost's
-        ``feature_types``.
+        ``feature_types``; and ``"code"`` for codes of categories, which splits by sets may divide.
     encoder : FeatureMaker, optional
         Makes these features of the columns that users give, where some of those are categorical; None where features
         are the columns.
