@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from daskboost.devices.cpu.by_reference import by_reference, change
@@ -34,8 +36,8 @@ class TreeLog:
         ends = self.record.ends[:n_trees].tolist()
         if not ends:
             return []
-        table = TreeTable(*(_copied(each, ends[-1]) for each in _nodes(self.record)))
-        return table.parts(ends)
+        nodes: list[Any] = [_copied(each, ends[-1]) for each in _nodes(self.record)]
+        return TreeTable(*nodes).parts(ends)
 
 
 def _copied(array: Array, n: int) -> Array:
