@@ -16,11 +16,11 @@ from reference import gradients, partition, residuals, split
 
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams
+from daskboost.tree.growing_tree import walk_arrays
 from daskboost.tree.table import TreeTable
 
 Quantized = tuple[dict[int, tuple[int, int]], tuple[float, float]]
@@ -113,14 +113,14 @@ def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
             from reference.vectors import VectorTree
 
             trees.append(tree := VectorTree(problem, iteration, g, h, margin).grown())
-            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            walk = walk_arrays(tree)
             for row in range(len(label)):
                 margin[row] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
             continue
         for output in range(objective.n_outputs):
             tree = Tree(problem, iteration, output, g[:, output], h[:, output], margin[:, output]).grown()
             trees.append(tree)
-            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            walk = walk_arrays(tree)
             for row in range(len(label)):
                 margin[row, output] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
     return trees
