@@ -8,9 +8,10 @@ import numpy as np
 
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import Log
+from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Array
 from daskboost.tree.set_bins import sets_of_bins
-from daskboost.tree.table import TreeTable
+from daskboost.tree.table import LEAF, TreeTable
 
 LEAST_NODES, LEAST_TREES = 2**13, 2**10
 """Nodes and trees that there is room for at least: half a megabyte."""
@@ -39,7 +40,9 @@ class TreeLog:
         if not ends:
             return []
         nodes: list[Any] = [_copied(each, ends[-1]) for each in _nodes(self.record)]
-        sets = sets_of_bins(_copied(self.record.right_bins, ends[-1]), nodes[3])
+        left, split_bin = nodes[0], nodes[3]
+        by_set = (left != LEAF) & (split_bin == BY_SET)
+        sets = sets_of_bins(_copied(self.record.right_bins, ends[-1]), by_set)
         return TreeTable(*nodes, sets).parts(ends)
 
 

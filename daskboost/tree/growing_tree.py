@@ -215,12 +215,12 @@ class GrowingTree:
 def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64) -> TreeTable:
     """A tree as models have it; `gain`, `hessian` : per node, of its split and of its rows."""
     inner = tree.left_child != LEAF
-    by_value = inner & (tree.split_bin != BY_SET)
-    threshold = np.where(by_value, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
+    by_set = inner & (tree.split_bin == BY_SET)
+    threshold = np.where(inner & ~by_set, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
     return TreeTable(
         left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
         threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),
-        cover=_saturated(hessian), value=tree.value, sets=sets_of_bins(tree.right_bins, tree.split_bin),
+        cover=_saturated(hessian), value=tree.value, sets=sets_of_bins(tree.right_bins, by_set),
     )  # fmt: skip
 
 

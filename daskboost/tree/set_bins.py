@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.devices.row_order import BITS, BY_SET
-from daskboost.dtypes import Int32, UInt8, UInt32
+from daskboost.devices.row_order import BITS
+from daskboost.dtypes import Bool, UInt8, UInt32
 from daskboost.tree.category_sets import CategorySets
 
 
-def sets_of_bins(right_bins: UInt32, split_bin: Int32) -> CategorySets:
+def sets_of_bins(right_bins: UInt32, by_set: Bool) -> CategorySets:
     """Return the sets of a tree's nodes; a code is the number of its bin.
 
     Parameters
     ----------
     right_bins : uint32 array, shape (nodes, words)
-        A bit for each bin that goes right, of nodes whose `split_bin` is `BY_SET`; of others anything.
-    split_bin : int32 array, shape (nodes,)
+        A bit for each bin that goes right, of nodes that split by a set; of others anything.
+    by_set : bool array, shape (nodes,)
+        Whether a node does.
     """
-    own = np.where((split_bin == BY_SET)[:, None], right_bins, np.uint32(0))
+    own = np.where(by_set[:, None], right_bins, np.uint32(0))
     bits: UInt8 = np.unpackbits(np.ascontiguousarray(own).astype("<u4").view(np.uint8), axis=1, bitorder="little")
     return CategorySets.of_sizes(bits.sum(axis=1, dtype=np.int64), np.nonzero(bits)[1])
 
