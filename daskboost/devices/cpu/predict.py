@@ -4,7 +4,8 @@ Three ideas carry the speed. Feature values become unsigned integers of the same
 smallest or the largest of them, so a step of the walk is one integer comparison with no test for NaN; a feature
 that is used with both default directions gets a column for each. The top levels of a tree lie as a complete binary
 heap, so a node needs no child pointers and is one 64-bit word (threshold, column). Eight rows walk together, which
-hides the latency of the loads.
+hides the latency of the loads. A heap ends above the first node that splits by a set of categories, which is
+walked to one row after the other.
 
 Margins are added in tree order in float32, whatever the blocks are, so a prediction depends on its row alone.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.predict_sets import PackedSets, holds, place_of
 from daskboost.dtypes import Bool, Csr, Float32, Int32, Int64, UInt32
 
 LANES = 8
@@ -31,7 +33,8 @@ _TWO = np.uint64(2)
 class PackedForest(NamedTuple):
     """A model's trees as the kernels read them. Nodes are numbered over all trees.
 
-    A *column* is a feature with a default direction; a *key* is a value as an unsigned integer of the same order.
+    A *column* is a feature with a default direction; a *key* is a value as an unsigned integer of the same order. Sets
+    of categories have columns of their own, the last ones, whose keys are places of codes (`PackedSets`).
     """
 
     output: Int32
@@ -51,7 +54,7 @@ class PackedForest(NamedTuple):
     exit_values: Float32
     """The first value of that node: what a tree adds unless `is_deep` or leaves are vectors."""
     splits: UInt32
-    """Per node, `LANES` times its column and its threshold's key, shape (nodes, 2)."""
+    """Per node, `LANES` times its column and its threshold's key or where its set begins, shape (nodes, 2)."""
     left: Int32
     """Per node, its left child, or -1 in a leaf."""
     right: Int32
@@ -61,9 +64,11 @@ class PackedForest(NamedTuple):
     column_feature: Int32
     """Per column, the feature it holds."""
     missing: UInt32
-    """Per column, the key of a missing value: 0 to go left, 2**32 - 1 to go right."""
+    """Per column, the key of a missing value: 0 to go left, else to go right: 2**32 - 1, or 1 for places."""
     feature_columns: Int32
-    """Per feature, its columns where missing goes right and left, shape (features, 2); -1 where no split needs it."""
+    """Per feature, its columns where missing goes right and left, of values and then, where there are sets, of codes;
+    shape (features, 2 or 4), -1 where no split needs it."""
+    sets: PackedSets
 
 
 @njit(cache=True, nogil=True)
@@ -96,12 +101,15 @@ def dense_keys(forest: PackedForest, values: UInt32, first: int, stop: int, keys
     keys : uint32 array, shape (tiles * columns * LANES,); written
         `LANES` rows make a tile; a tile holds its rows' keys of the first column, then of the second, and so on.
     """
-    n_columns = len(forest.missing)
+    n_columns, n_values = len(forest.missing), _value_columns(forest)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
-        for column in range(n_columns):
+        for column in range(n_values):
             bits = values[row, forest.column_feature[column]]
             keys[start + column * LANES] = _ordered(bits, forest.missing[column])
+        for column in range(n_values, n_columns):
+            bits = values[row, forest.column_feature[column]]
+            keys[start + column * LANES] = place_of(forest.sets, column - n_values, bits, forest.missing[column])
 
 
 @njit(cache=True, nogil=True)
@@ -110,16 +118,25 @@ def sparse_keys(
 ) -> None:
     """Do what `dense_keys` does for a CSR matrix; absent entries are missing."""
     indptr, indices, values, n_columns = entries.indptr, entries.indices, entries.values, len(forest.missing)
+    n_values = _value_columns(forest)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
         for column in range(n_columns):
             keys[start + column * LANES] = forest.missing[column]
         for entry in range(indptr[row], indptr[row + 1]):
             if indices[entry] < len(forest.feature_columns):  # features beyond are in no split
-                for direction in range(2):
-                    column = forest.feature_columns[indices[entry], direction]
-                    if column >= 0:
-                        keys[start + column * LANES] = _ordered(values[entry], forest.missing[column])
+                for column in forest.feature_columns[indices[entry]]:
+                    bits, at = values[entry], start + column * LANES
+                    if column >= n_values:
+                        keys[at] = place_of(forest.sets, column - n_values, bits, forest.missing[column])
+                    elif column >= 0:
+                        keys[at] = _ordered(bits, forest.missing[column])
+
+
+@njit(cache=True, nogil=True)
+def _value_columns(forest: PackedForest) -> int:
+    """How many columns hold values; those of codes follow."""
+    return len(forest.missing) - (len(forest.sets.code_start) - 1)
 
 
 @njit(cache=True, nogil=True)
@@ -168,9 +185,11 @@ def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int
 @njit(cache=True, nogil=True)
 def _descend(forest: PackedForest, node: int, keys: UInt32, row: int) -> int:
     """From a node below the heap to the row's leaf."""
-    start = _tile_start(row, len(forest.missing))
+    start, first_of_codes = _tile_start(row, len(forest.missing)), LANES * _value_columns(forest)
     while forest.left[node] >= 0:
-        right = keys[start + forest.splits[node, 0]] >= forest.splits[node, 1]
+        column, split = forest.splits[node]
+        key = keys[start + column]
+        right = key >= split if column < first_of_codes else holds(forest.sets.words, split, key)
         node = forest.right[node] if right else forest.left[node]
     return node
 
