@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
-from daskboost.dtypes import Int32, Int64, UInt32
+from daskboost.dtypes import MAX_CATEGORIES, Int32, Int64, UInt32
 
 OUTSIDE = np.uint32(0)
 """Place of what no set holds: a code of none, a number that is no code, a missing value that goes left."""
@@ -22,8 +22,6 @@ FIRST_PLACE = 2
 """Place of a column's first code."""
 LIST_WORDS = 4
 """A set is a list where bits would take more words than so many times its places."""
-CODE_LIMIT = 2**24
-"""Codes are less: XGBoost takes values from there on, of which float32 has but even ones, for those of no set."""
 
 _BIT = np.uint32(1)
 _FIVE = np.uint32(5)
@@ -50,7 +48,7 @@ def place_of(sets: PackedSets, column: int, bits: np.uint32, missing: np.uint32)
     value = np.uint32(bits).view(np.float32)
     if value != value:
         return missing
-    if not 0 <= value < CODE_LIMIT:
+    if not 0 <= value < MAX_CATEGORIES:
         return OUTSIDE
     code, first, stop = np.int32(value), sets.code_start[column], sets.code_start[column + 1]
     low, high = first, stop
@@ -69,7 +67,7 @@ def holds(words: UInt32, start: np.uint32, place: np.uint32) -> bool:
     low, size = np.int64(start) + 1, np.int64(words[start] >> _BIT)
     if not words[start] & _BIT:
         at = np.int64(place >> _FIVE)
-        return at < size and (words[low + at] >> (place & _LAST_BIT)) & _BIT != 0
+        return bool(at < size and (words[low + at] >> (place & _LAST_BIT)) & _BIT)
     high = low + size
     stop = high
     while low < high:
@@ -78,4 +76,4 @@ def holds(words: UInt32, start: np.uint32, place: np.uint32) -> bool:
             low = middle + 1
         else:
             high = middle
-    return low < stop and words[low] == place
+    return bool(low < stop and words[low] == place)
