@@ -117,18 +117,31 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
 
 
 def check_encodings_made(encodings: object, schema: FeatureSchema) -> None:
-    """Refuse encodings of columns other than those that dtrain was made with."""
-    encoder = schema.encoder
+    """Refuse encodings of columns other than those that dtrain was made with, as `encodings_of` those of none."""
+    words, encoder = encodings_of(encodings, schema.columns), schema.encoder
     if encodings == AUTO or not isinstance(encoder, Encoder):
         return
     made = [own.word for own in encoder.encoders if own is not None]
-    for at, word, own in zip(schema.columns.categorical, encodings_of(encodings, schema.columns), made, strict=True):
+    for at, word, own in zip(schema.columns.categorical, words, made, strict=True):
         if word != own:
             raise ParameterError(
                 f"encodings={shown(encodings)} contradicts dtrain, whose column {schema.columns.label(at)!r} was made "
                 f"with {own!r}; leave it out of train's parameters, or make the data set with "
                 "QuantizedDataset.from_dask(..., encodings=...)"
             )
+
+
+def check_same_codes(model: Booster, schema: FeatureSchema) -> None:
+    """Refuse a model whose trees have sets of categories, unless these are the same codes in the training data."""
+    if not any(tree.sets for tree in model.trees):
+        return
+    own, given = model.schema.encoder, schema.encoder
+    same = isinstance(own, Encoder) and isinstance(given, Encoder) and own.has_codes_of(given)
+    if not same:
+        raise ParameterError(
+            "init_model splits codes of categories by sets, and the training data's codes are not known to be of the "
+            "same categories; make the data sets with QuantizedDataset.from_dask(..., init_model=model)"
+        )
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")

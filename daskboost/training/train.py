@@ -37,6 +37,7 @@ from daskboost.training.checks import (
     check_made_with,
     check_metrics,
     check_rounds,
+    check_same_codes,
     check_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -226,6 +227,7 @@ def make_spec(
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:
+        check_same_codes(init_model, schema)
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])

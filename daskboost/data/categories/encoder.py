@@ -66,6 +66,16 @@ class Encoder:
             if encoder is not None and encoder.has_codes
         }  # fmt: skip
 
+    def has_codes_of(self, other: Encoder) -> bool:
+        """Whether codes are of the same categories in the features of both."""
+        def codes(encoder: Encoder) -> list[tuple[int, object]]:
+            return [
+                (at, own.levels.values.plain) for at, own in enumerate(encoder.encoders)
+                if own is not None and own.has_codes
+            ]  # fmt: skip
+
+        return codes(self) == codes(other)
+
     @cached_property
     def schema(self) -> FeatureSchema:
         """Return the names and kinds of the features."""
