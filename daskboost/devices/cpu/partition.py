@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -108,7 +108,7 @@ class TreeArrays(NamedTuple):
 
 
 @njit(inline="always")
-def in_set(right_bins: UInt32, i: Any, symbol: Any) -> bool:
+def in_set(right_bins: UInt32, i: int | np.uint64, symbol: int | np.int32) -> bool:
     """Whether a bin is in a set of bins, one of several; `right_bins` : shape (sets, words)."""
     word = np.int64(symbol) >> 5
     if word >= right_bins.shape[1]:

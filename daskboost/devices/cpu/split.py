@@ -14,7 +14,7 @@ import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
-from daskboost.devices.cpu.split_sets import SetRules, bin_sums, sort_places, write_set
+from daskboost.devices.cpu.split_sets import SetRules, sort_places, write_set
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt32
 
@@ -346,6 +346,15 @@ def widest(n_bins: Int32, features: tuple[int, int]) -> int:
 
 
 @njit(inline="always")
+def parent_gain(node: NodeTotals, regular: Regular) -> float:
+    """Return the loss reduction of the leaf that a node would be, by the form of those of its children."""
+    g, h = node.g * node.unit_g, node.h * node.unit_h
+    if regular.plain and h >= regular.least_h:
+        return soft_square(g, regular.alpha) / (h + regular.reg_lambda)
+    return leaf_gain(g, h, regular, node.low, node.high)
+
+
+@njit(inline="always")
 def is_code(sets: SetRules, feature: int) -> bool:
     """Whether sets of its bins split a feature."""
     return len(sets.is_code) > 0 and sets.is_code[feature] != 0
@@ -367,23 +376,22 @@ def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> fl
 
 @njit(nogil=True)
 def best_set(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, parent: float, least: float,
-    out: SplitTable, row: int, feature: int,
+    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int,
+    feature: int,
 ) -> float:  # fmt: skip
-    """Write the best set of a feature's codes to a row of `out`, if it gains more than `least`; return what that row
-    gains then.
+    """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
+    there then, 0 where nothing gains.
 
-    `own` : the node's histogram from the feature's first bin on. `parent` : the gain of the node as a leaf. Ties go to
-    missing values on the left, then to the split that is tried first: the lowest code, the fewest codes that are taken
-    from an end of the order.
+    `own` : the node's histogram from the feature's first bin on. Ties go to missing values on the left, then to the
+    split that is tried first: the lowest code, the fewest codes that are taken from an end of the order.
     """
     sums, values, order, sets, n_codes = room.prefix, room.gains[0], room.gains[1], regular.sets, n_bins - 1
-    bin_sums(own, n_bins, sums)
-    missing_g, missing_h = node.g, node.h
-    for b in range(n_bins):
-        missing_g -= sums[0, b]
-        missing_h -= sums[1, b]
-    best, size, side, right_g, right_h = least, 0, 0, 0.0, 0.0
+    running_sums(own, n_bins, sums)
+    missing_g, missing_h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+    for b in range(n_codes, 0, -1):  # the sums of each bin, as integers exact
+        sums[0, b] -= sums[0, b - 1]
+        sums[1, b] -= sums[1, b - 1]
+    parent, best, size, side, right_g, right_h = parent_gain(node, regular), max(0.0, out.gain[row]), 0, 0, 0.0, 0.0
     if n_codes < sets.max_onehot:
         for code in range(n_codes):
             for to_left in (1, 0):
@@ -432,17 +440,12 @@ def best_of_node(
     """
     offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
     prefix = room.prefix
-    g, h = node.g * node.unit_g, node.h * node.unit_h
-    if regular.plain and h >= regular.least_h:
-        parent = soft_square(g, regular.alpha) / (h + regular.reg_lambda)
-    else:
-        parent = leaf_gain(g, h, regular, node.low, node.high)
-    best = 0.0
+    parent, best = parent_gain(node, regular), 0.0
     for f in range(features.first, features.last):
         if features.usable[f] == 0:
             continue
         if is_code(regular.sets, f):
-            best = best_set(own[offsets[f] - first_slot :], n_bins[f], node, regular, room, parent, best, out, row, f)
+            best = best_set(own[offsets[f] - first_slot :], n_bins[f], node, regular, room, out, row, f)
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):

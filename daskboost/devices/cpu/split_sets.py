@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.histogram import LOW_HALF
-from daskboost.dtypes import Float64, Int64, UInt8, UInt32
+from daskboost.dtypes import Float64, UInt8, UInt32
 
 
 class SetRules(NamedTuple):
@@ -36,17 +35,6 @@ class SetRules(NamedTuple):
 
 NO_SET_RULES = SetRules(np.zeros(0, np.uint8), 0, 0)
 """Rules of fits without features of codes."""
-
-
-@njit(nogil=True)
-def bin_sums(histogram: Int64, n_bins: int, sums: Float64) -> None:
-    """Write the sums of g and of h of each bin, as exact floats; `sums` float64, shape (2, at least n_bins)."""
-    if histogram.ndim == 1:
-        for b in range(n_bins):
-            sums[0, b], sums[1, b] = histogram[b] >> np.int64(32), histogram[b] & LOW_HALF
-    else:
-        for b in range(n_bins):
-            sums[0, b], sums[1, b] = histogram[b, 0], histogram[b, 1]
 
 
 @njit(nogil=True)
