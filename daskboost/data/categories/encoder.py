@@ -6,7 +6,8 @@ a code where it has but two: numbers, so that all that comes after (sketches, bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ class ColumnEncoder:
 
     levels: Levels
     table: StatisticTable
+
+    @cached_property
+    def names(self) -> Sequence[str | int | bool]:
+        """Return the levels as values of Python, in the order of their codes."""
+        return self.levels.values.plain
 
     def frequencies(self, codes: Int32) -> Float32:
         """Return how many training rows have the level of each row; float32, shape (rows,)."""
@@ -112,6 +118,11 @@ class Encoder:
         if (made.names, made.kinds) != (features.names, features.kinds):
             raise ValueError(f"the encoder makes {made.n_features} features, not the {features.n_features} there are")
         return made
+
+    def category(self, feature: int, code: int) -> object:
+        """Return the level whose code is a feature's value; the code itself where no level has it."""
+        own = self.encoders[bisect_right(self.edges, feature) - 1]
+        return code if own is None or code >= own.levels.n_levels else own.names[code]
 
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block of raw rows.
