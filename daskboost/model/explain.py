@@ -85,15 +85,27 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     Raises
     ------
     MissingDependencyError
-        Neither xgboost nor shap is installed, or for leaves of vectors not shap.
+        Neither xgboost nor shap is installed, for leaves of vectors not shap, or for sets of categories not xgboost.
+    ParameterError
+        Trees that have both leaves of vectors and splits by sets of categories, which neither library knows.
     ModelFormatError
         Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
     part = replace(part, trees=tuple(map(_covered, part.trees)))
+    has_sets = any(tree.sets for tree in part.trees)
+    if has_sets and booster.has_vectors:
+        raise ParameterError(
+            "output='contributions' of trees that have both vectors as leaves and splits by sets of categories is not "
+            "supported; train with multi_strategy='one_output_per_tree'"
+        )
     if find_spec("xgboost") is not None and not booster.has_vectors:  # XGBoost has no contributions of vectors
         values = _with_xgboost(part, rows)
+    elif has_sets:
+        raise MissingDependencyError(
+            "contributions of splits by sets of categories need xgboost; install it: pip install xgboost"
+        )
     elif find_spec("shap") is not None:
         values = _with_shap(part, rows)
     else:

@@ -111,16 +111,28 @@ class TreeTable:
         found: Bool = self.sets.sizes(self.n_nodes) > 0
         return found
 
-    def condition(self, node: int, category: Callable[[int], str] = str) -> str:
-        """Return what an inner node asks of a value, in words: those for which it holds go left.
+    @property
+    def yes_child(self) -> Int32:
+        """Where rows go for which a node's condition holds: to the left below a threshold, to the right in a set."""
+        return np.where(self.has_set, self.right_child, self.left_child)
 
-        `category` : what the text calls a code.
-        """
+    @property
+    def no_child(self) -> Int32:
+        """Where rows go for which a node's condition does not hold."""
+        return np.where(self.has_set, self.left_child, self.right_child)
+
+    @property
+    def missing_child(self) -> Int32:
+        """Where rows go that have no value."""
+        return np.where(self.default_left, self.left_child, self.right_child)
+
+    def condition(self, node: int, category: Callable[[int], object] = int) -> str:
+        """Return what an inner node asks of a value, in words: "< 3" or "in {1, 4}", where `category` names codes."""
         codes = self.sets.of(node).tolist()
         if not codes:
             return f"< {self.threshold[node]:.6g}"
         more = f" and {len(codes) - SHOWN_CATEGORIES} more" if len(codes) > SHOWN_CATEGORIES else ""
-        return f"not in {{{', '.join(map(category, codes[:SHOWN_CATEGORIES]))}{more}}}"
+        return f"in {{{', '.join(str(category(code)) for code in codes[:SHOWN_CATEGORIES])}{more}}}"
 
     @property
     def parent(self) -> Int32:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost as xgb
 from hypothesis import given, settings
@@ -20,12 +21,15 @@ from reference.predict import leaves, margins
 from daskboost import Booster
 from daskboost.data.input.row_batch import CATEGORY_CODE, DenseRows, Features
 from daskboost.dtypes import Float32
-from daskboost.errors import ModelFormatError
+from daskboost.errors import DataTypeError, MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.model import predict_rows as predict
+from daskboost.model.explain import ImportanceType
+from daskboost.model.plotting import dot_source
 from daskboost.model.serialize import Format
 from daskboost.objectives.classification import Logistic, SoftProb
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import SquaredError
+from daskboost.tree.category_sets import CategorySets
 
 CODES = {
     "few": range(3), "words": range(70), "gaps": (0, 7, 31, 32, 64, 1000, 2**24 - 2),
@@ -148,7 +152,7 @@ def test_files_keep_sets(sets: list[set[int]], seed: int, file_format: Format) -
 
 
 def test_older_files_have_no_number_where_a_set_splits(rng: np.random.Generator) -> None:
-    """XGBoost before 3.0 wrote NaN as the condition; files may lack types of features."""
+    """Earlier versions of XGBoost wrote NaN as the condition; files may lack types of features."""
     ours = random_booster(rng, SquaredError(), codes=range(9))
     document = json.loads(ours.to_bytes("json"))
     for tree in document["learner"]["gradient_booster"]["model"]["trees"]:
@@ -164,7 +168,7 @@ def test_older_files_have_no_number_where_a_set_splits(rng: np.random.Generator)
 def test_nodes_that_became_leaves_lose_their_sets(rng: np.random.Generator) -> None:
     """As XGBoost leaves them behind when it prunes."""
     ours = random_booster(rng, SquaredError(), n_iterations=1, n_splits=2, codes=range(9))
-    ours = replace(ours, trees=(replace(ours.trees[0], sets=type(ours.trees[0].sets).of_nodes([[1], [2], [], [], []]),
+    ours = replace(ours, trees=(replace(ours.trees[0], sets=CategorySets.of_nodes([[1], [2], [], [], []]),
                                         threshold=np.zeros(5, np.float32)),))  # fmt: skip
     document = json.loads(ours.to_bytes("json"))
     document["learner"]["feature_types"] = []
@@ -233,3 +237,59 @@ def test_a_feature_of_numbers_has_no_sets() -> None:
     document["learner"]["feature_types"] = ["float"]
     with pytest.raises(ModelFormatError, match="feature 0 is split by a set of categories, but is 'float'"):
         Booster.from_bytes(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("objective", [SquaredError(), SoftProb(3)], ids=lambda each: each.name)
+def test_contributions_are_xgboosts(rng: np.random.Generator, objective: Objective) -> None:
+    ours, rows = random_booster(rng, objective, codes=range(9)), random_codes(rng, 50, range(9))
+    rows[np.isinf(rows)] = np.nan
+    found = ours.predict(rows, output="contributions")
+    data = xgb.DMatrix(rows, feature_types=["c", "c", "float", "float", "float"], enable_categorical=True)
+    expected = xgb.Booster(model_file=bytearray(ours.to_bytes())).predict(data, pred_contribs=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.sum(axis=-1), ours.predict(rows, output="margin"), rtol=1e-5, atol=1e-5)
+
+
+def test_contributions_that_no_library_has(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_codes(rng, 5, range(9))
+    rows[np.isinf(rows)] = np.nan
+    with pytest.raises(ParameterError, match="vectors as leaves and splits by sets of categories"):
+        random_booster(rng, SoftProb(3), codes=range(9), vectors=True).predict(rows, output="contributions")
+    monkeypatch.setattr("daskboost.model.explain.find_spec", lambda name: None if name == "xgboost" else name)
+    with pytest.raises(MissingDependencyError, match="splits by sets of categories need xgboost; install it"):
+        random_booster(rng, SoftProb(3), codes=range(9)).predict(rows, output="contributions")
+
+
+@pytest.mark.parametrize("params", [{}, {"max_cat_to_onehot": 50}], ids=["sets", "one-hot"])
+def test_tables_and_importance_are_xgboosts(rng: np.random.Generator, params: dict[str, Any]) -> None:
+    theirs = trained(rng, **params)
+    ours = Booster.from_bytes(theirs.save_raw("ubj"))
+    found, expected = ours.trees_to_dataframe(), theirs.trees_to_dataframe()
+    assert list(found.columns) == list(expected.columns)
+    texts = ["Tree", "Node", "ID", "Feature", "Yes", "No", "Missing"]
+    pd.testing.assert_frame_equal(found[texts], expected[texts], check_dtype=False)
+    np.testing.assert_allclose(found[["Split", "Gain", "Cover"]], expected[["Split", "Gain", "Cover"]], rtol=1e-5)
+    pd.testing.assert_series_equal(found["Category"], expected["Category"])
+    for kind in get_args(ImportanceType):
+        assert ours.get_score(kind) == pytest.approx(theirs.get_score(importance_type=kind), rel=1e-5)
+
+
+def test_pictures_say_which_categories(rng: np.random.Generator) -> None:
+    """As XGBoost's: yes leads to the categories that are named."""
+    tree = random_booster(rng, SquaredError(), n_features=1, n_iterations=1, n_splits=1, codes=range(9)).trees[0]
+    for default_left in (False, True):
+        asked = replace(tree, default_left=np.full(3, default_left), sets=CategorySets.of_nodes([[0, 5], [], []]))
+        booster = replace(random_booster(rng, SquaredError(), n_features=1, n_iterations=1), trees=(asked,))
+        source = dot_source(booster, asked)
+        assert '0 [label="f0\\nin {0, 5}"]' in source
+        assert f'0 -> 2 [label="yes{"" if default_left else ", missing"}"]' in source
+        assert f'0 -> 1 [label="no{", missing" if default_left else ""}"]' in source
+
+
+def test_frames_of_categories_are_asked_for_their_codes(rng: np.random.Generator) -> None:
+    ours = random_booster(rng, SquaredError(), names=True, codes=range(9))
+    frame = pd.DataFrame(random_codes(rng, 20, range(3)), columns=ours.schema.names).replace([np.inf, -np.inf], np.nan)
+    expected = ours.predict(frame.to_numpy())
+    np.testing.assert_array_equal(ours.predict(frame), expected)
+    with pytest.raises(DataTypeError, match="'feature 0' is of type category, but held codes of categories"):
+        ours.predict(frame.assign(**{"feature 0": pd.Categorical(["a"] * 20)}))

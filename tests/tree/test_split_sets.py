@@ -56,9 +56,11 @@ def test_codes_are_kept_in_order() -> None:
     assert CategorySets.of_nodes([[5, 1, 3], [], [0]]).lists == [[1, 3, 5], [], [0]]
 
 
-def test_conditions_name_what_goes_left() -> None:
+def test_conditions_in_words() -> None:
     tree = table_of([{2, 0}, set(), set(range(SHOWN_CATEGORIES + 2))])
-    assert tree.condition(0) == "not in {0, 2}"
-    assert tree.condition(0, "abc".__getitem__) == "not in {a, c}"
+    assert tree.condition(0) == "in {0, 2}"
+    assert tree.condition(0, "abc".__getitem__) == "in {a, c}"
     assert tree.condition(2) == "< 2"
-    assert tree.condition(4) == "not in {0, 1, 2, 3, 4, 5 and 2 more}"
+    assert (tree.yes_child[0], tree.no_child[0], tree.missing_child[0]) == (2, 1, 1)
+    assert (tree.yes_child[2], tree.no_child[2], tree.missing_child[2]) == (3, 4, 3)
+    assert tree.condition(4) == "in {0, 1, 2, 3, 4, 5 and 2 more}"

@@ -6,8 +6,9 @@ A class for each word of `encodings`, and one place, `ENCODERS`, that knows them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -60,6 +61,11 @@ class ColumnEncoder(ABC):
     word: ClassVar[str]
     version: ClassVar[int] = 2
     """The least version of encoders in files that has it."""
+
+    @cached_property
+    def names(self) -> Sequence[str | int | bool]:
+        """Return the levels as values of Python, in the order of their codes."""
+        return self.levels.values.plain
 
     @abstractmethod
     def features(self, target: Target) -> list[tuple[str, str]]:

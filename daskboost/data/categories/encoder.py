@@ -5,6 +5,7 @@ A numerical column is one feature. A categorical column becomes what its encodin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -70,7 +71,7 @@ class Encoder:
         """Whether codes are of the same categories in the features of both."""
         def codes(encoder: Encoder) -> list[tuple[int, object]]:
             return [
-                (at, own.levels.values.plain) for at, own in enumerate(encoder.encoders)
+                (at, own.names) for at, own in enumerate(encoder.encoders)
                 if own is not None and own.has_codes
             ]  # fmt: skip
 
@@ -97,6 +98,11 @@ class Encoder:
         if (made.names, made.kinds) != (features.names, features.kinds):
             raise ValueError(f"the encoder makes {made.n_features} features, not the {features.n_features} there are")
         return made
+
+    def category(self, feature: int, code: int) -> object:
+        """Return the level whose code is a feature's value; the code itself where no level has it."""
+        own = self.encoders[bisect_right(self.edges, feature) - 1]
+        return code if own is None or code >= own.levels.n_levels else own.names[code]
 
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block of raw rows.

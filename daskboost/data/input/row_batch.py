@@ -58,6 +58,10 @@ class FeatureMaker(Protocol):
         """Return the features that are codes of categories, each with the number of these."""
         ...
 
+    def category(self, feature: int, code: int) -> object:
+        """Return the value that a code of a feature stands for; the code itself where none is known."""
+        ...
+
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block; float32, shape (rows, features).
 
@@ -122,6 +126,11 @@ class FeatureSchema:
     def label(self, feature: int) -> str:
         """How messages and plots call a feature: its name, or ``f<index>``."""
         return self.names[feature] if self.names is not None else f"f{feature}"
+
+    def category(self, feature: int, code: int) -> object:
+        """Return what users call a category of a feature of codes: its value, or the code where that is all there
+        is."""
+        return code if self.encoder is None else self.encoder.category(feature, code)
 
 
 def by_rows(function: Callable[[int, int], R], values: Float32, threads: int) -> list[R]:
