@@ -107,7 +107,7 @@ class TreeArrays(NamedTuple):
     """Bins that go right where `split_bin` is `BY_SET`, a bit for each; shape (nodes, words)."""
 
 
-@njit(inline="always")
+@njit(nogil=True)
 def in_set(right_bins: UInt32, i: int | np.uint64, symbol: int | np.int32) -> bool:
     """Whether a bin is in a set of bins, one of several; `right_bins` : shape (sets, words)."""
     word = np.int64(symbol) >> 5

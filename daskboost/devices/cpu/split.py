@@ -376,22 +376,21 @@ def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> fl
 
 @njit(nogil=True)
 def best_set(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int,
-    feature: int,
+    n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int, feature: int,
 ) -> float:  # fmt: skip
     """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
     there then, 0 where nothing gains.
 
-    `own` : the node's histogram from the feature's first bin on. Ties go to missing values on the left, then to the
-    split that is tried first: the lowest code, the fewest codes that are taken from an end of the order.
+    `room` : with `running_sums` of the feature, which are overwritten. Ties go to missing values on the left, then to
+    the split that is tried first: the lowest code, the fewest codes that are taken from an end of the order.
     """
     sums, values, order, sets, n_codes = room.prefix, room.gains[0], room.gains[1], regular.sets, n_bins - 1
-    running_sums(own, n_bins, sums)
     missing_g, missing_h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
     for b in range(n_codes, 0, -1):  # the sums of each bin, as integers exact
         sums[0, b] -= sums[0, b - 1]
         sums[1, b] -= sums[1, b - 1]
-    parent, best, size, side, right_g, right_h = parent_gain(node, regular), max(0.0, out.gain[row]), 0, 0, 0.0, 0.0
+    best: float = max(0.0, out.gain[row])
+    parent, size, side, right_g, right_h = parent_gain(node, regular), 0, 0, 0.0, 0.0
     if n_codes < sets.max_onehot:
         for code in range(n_codes):
             for to_left in (1, 0):
@@ -445,7 +444,8 @@ def best_of_node(
         if features.usable[f] == 0:
             continue
         if is_code(regular.sets, f):
-            best = best_set(own[offsets[f] - first_slot :], n_bins[f], node, regular, room, out, row, f)
+            running_sums(own[offsets[f] - first_slot :], n_bins[f], prefix)
+            best = best_set(n_bins[f], node, regular, room, out, row, f)
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
