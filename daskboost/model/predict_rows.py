@@ -70,16 +70,21 @@ def pack_forest(
     heap_depths = heap_depths_of(deepest, np.array([tree.n_leaves for tree in trees], np.int32)).astype(np.int32)
     sets = CategorySets.joined([tree.sets for tree in trees], [tree.n_nodes for tree in trees])
     has_set = sets.sizes(len(left)) > 0
-    if sets:  # heaps end above them
-        first_set = np.minimum.reduceat(np.where(has_set, depths, np.iinfo(np.int32).max), starts[:-1])
-        heap_depths = np.minimum(heap_depths, first_set).astype(np.int32)
-    heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
     splits, column_feature, missing, feature_columns, packed_sets = _splits(trees, sets, has_set)
+    first_set = first_list = np.full(len(trees), np.iinfo(np.int32).max)
+    if sets:
+        is_list = has_set & (packed_sets.words[splits[:, 1] * has_set] & 1 > 0)
+        first_set, first_list = (
+            np.minimum.reduceat(np.where(where, depths, first_set[0]), starts[:-1]) for where in (has_set, is_list)
+        )
+    heap_depths = np.minimum(heap_depths, first_list).astype(np.int32)
+    heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
     values = np.concatenate([tree.values for tree in trees]) if trees else np.empty((0, 1), np.float32)
     forest = PackedForest(
         output=np.asarray(outputs, np.int32),
         depth=heap_depths,
         is_deep=deepest > heap_depths,
+        has_sets=first_set < heap_depths,
         heap_start=heap_start[:-1],
         node_start=starts[:-1].astype(np.int32),
         heap=np.zeros(2 * heap_start[-1], np.uint32),

@@ -4,8 +4,8 @@ Three ideas carry the speed. Feature values become unsigned integers of the same
 smallest or the largest of them, so a step of the walk is one integer comparison with no test for NaN; a feature
 that is used with both default directions gets a column for each. The top levels of a tree lie as a complete binary
 heap, so a node needs no child pointers and is one 64-bit word (threshold, column). Eight rows walk together, which
-hides the latency of the loads. A heap ends above the first node that splits by a set of categories, which is
-walked to one row after the other.
+hides the latency of the loads. Nodes of a heap may split by sets of categories that are bits; it ends above the first
+set that is a list.
 
 Margins are added in tree order in float32, whatever the blocks are, so a prediction depends on its row alone.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.predict_sets import PackedSets, holds, place_of
+from daskboost.devices.cpu.predict_sets import HeapSets, PackedSets, holds, holds_bit, place_of
 from daskboost.dtypes import Bool, Csr, Float32, Int32, Int64, UInt32
 
 LANES = 8
@@ -43,6 +43,8 @@ class PackedForest(NamedTuple):
     """Per tree, the levels of its heap."""
     is_deep: Bool
     """Per tree, whether nodes lie below its heap."""
+    has_sets: Bool
+    """Per tree, whether nodes of its heap split by sets."""
     heap_start: Int64
     """Per tree, where its `2**depth` heap nodes begin in `heap`, and its `2**depth` exits in `exits`."""
     node_start: Int32
@@ -146,17 +148,27 @@ def _tile_start(row: int, n_columns: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _step(nodes: UInt32, node: np.uint64, tile: UInt32, lane: np.uint64) -> np.uint64:
-    """One level down the heap: from `node` to `2 node`, or to `2 node + 1` if the row's key reaches the split's."""
-    key = tile[np.uint64(nodes[_TWO * node]) + lane]
-    return node + node + np.uint64(key >= nodes[_TWO * node + _ONE])
+def _step(nodes: UInt32, node: np.uint64, tile: UInt32, lane: np.uint64, sets: HeapSets | None) -> np.uint64:
+    """One level down the heap: from `node` to `2 node`, or to `2 node + 1` if the row's key reaches the split's, or
+    lies in its set."""
+    column, split = nodes[_TWO * node], nodes[_TWO * node + _ONE]
+    key = tile[np.uint64(column) + lane]
+    right = key >= split
+    if sets is not None:  # known when this is compiled
+        is_set = column >= sets.first_column
+        held = holds_bit(sets.words, split if is_set else _ZERO, key)
+        right = held if is_set else right
+    return node + node + np.uint64(right)
 
 
 @njit(cache=True, nogil=True)
-def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32) -> None:
+def walk_heap(
+    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets | None
+) -> None:
     """Walk a block of rows down the heap of one tree; `slots[row]` becomes the exit, in `[0, 2**depth)`.
 
     The length of `slots` is a multiple of `LANES`; padding rows of `keys` hold anything and their exits mean nothing.
+    `sets` : None if no node of the heap splits by a set.
     """
     nodes = heap[2 * start :]
     skip = _ONE << np.uint64(depth)  # the first exit's number in the heap
@@ -164,14 +176,14 @@ def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int
         tile = keys[first // LANES * tile_size :]
         n0 = n1 = n2 = n3 = n4 = n5 = n6 = n7 = _ONE
         for _ in range(depth):
-            n0 = _step(nodes, n0, tile, np.uint64(0))
-            n1 = _step(nodes, n1, tile, np.uint64(1))
-            n2 = _step(nodes, n2, tile, np.uint64(2))
-            n3 = _step(nodes, n3, tile, np.uint64(3))
-            n4 = _step(nodes, n4, tile, np.uint64(4))
-            n5 = _step(nodes, n5, tile, np.uint64(5))
-            n6 = _step(nodes, n6, tile, np.uint64(6))
-            n7 = _step(nodes, n7, tile, np.uint64(7))
+            n0 = _step(nodes, n0, tile, np.uint64(0), sets)
+            n1 = _step(nodes, n1, tile, np.uint64(1), sets)
+            n2 = _step(nodes, n2, tile, np.uint64(2), sets)
+            n3 = _step(nodes, n3, tile, np.uint64(3), sets)
+            n4 = _step(nodes, n4, tile, np.uint64(4), sets)
+            n5 = _step(nodes, n5, tile, np.uint64(5), sets)
+            n6 = _step(nodes, n6, tile, np.uint64(6), sets)
+            n7 = _step(nodes, n7, tile, np.uint64(7), sets)
         slots[first] = n0 - skip
         slots[first + 1] = n1 - skip
         slots[first + 2] = n2 - skip
@@ -180,6 +192,17 @@ def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int
         slots[first + 5] = n5 - skip
         slots[first + 6] = n6 - skip
         slots[first + 7] = n7 - skip
+
+
+@njit(cache=True, nogil=True)
+def _walk_tree(forest: PackedForest, tree: int, keys: UInt32, slots: Int32) -> None:
+    """Walk a block of rows down a tree's heap."""
+    start, depth, tile_size = forest.heap_start[tree], forest.depth[tree], len(forest.missing) * LANES
+    if forest.has_sets[tree]:
+        sets = HeapSets(forest.sets.words, np.uint32(LANES * _value_columns(forest)))
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets)
+    else:
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, None)
 
 
 @njit(cache=True, nogil=True)
@@ -237,9 +260,8 @@ def add_margins(
     slots : int32 array, shape (padded rows,); scratch, its length a multiple of `LANES`
     margins : float32 array, shape (rows, outputs); changed
     """
-    tile_size = len(forest.missing) * LANES
     for tree in range(first_tree, stop_tree):
-        walk_heap(forest.heap, forest.heap_start[tree], forest.depth[tree], keys, tile_size, slots)
+        _walk_tree(forest, tree, keys, slots)
         start, k = forest.heap_start[tree], forest.output[tree]
         if forest.values.shape[1] > 1:
             for row in range(len(margins)):
@@ -260,9 +282,8 @@ def find_leaves(
     forest: PackedForest, keys: UInt32, first_tree: int, stop_tree: int, slots: Int32, leaves: Int32
 ) -> None:
     """Write each row's leaf in each of the trees, numbered within its tree, to `leaves`, shape (rows, trees)."""
-    tile_size = len(forest.missing) * LANES
     for tree in range(first_tree, stop_tree):
-        walk_heap(forest.heap, forest.heap_start[tree], forest.depth[tree], keys, tile_size, slots)
+        _walk_tree(forest, tree, keys, slots)
         for row in range(len(leaves)):
             node = forest.exits[forest.heap_start[tree] + slots[row]]
             leaf = _descend(forest, node, keys, row)

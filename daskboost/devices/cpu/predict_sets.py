@@ -25,6 +25,7 @@ LIST_WORDS = 4
 
 _BIT = np.uint32(1)
 _FIVE = np.uint32(5)
+_ONE = np.uint64(1)
 _LAST_BIT = np.uint32(31)
 
 
@@ -37,6 +38,15 @@ class PackedSets(NamedTuple):
     """The codes that sets of each column hold, increasing within a column."""
     words: UInt32
     """Per set, twice the number of words that follow, plus 1 if these are a list of places; then those words."""
+
+
+class HeapSets(NamedTuple):
+    """What a walk down a heap needs of sets that are bits."""
+
+    words: UInt32
+    """As of `PackedSets`."""
+    first_column: np.uint32
+    """The first column of codes, as nodes of a heap have it."""
 
 
 @njit(cache=True, nogil=True)
@@ -62,13 +72,21 @@ def place_of(sets: PackedSets, column: int, bits: np.uint32, missing: np.uint32)
 
 
 @njit(cache=True, nogil=True)
+def holds_bit(words: UInt32, start: np.uint32, place: np.uint32) -> bool:
+    """Whether the set of bits that begins at `start` of `PackedSets.words` holds a place; without a branch."""
+    header, word = np.uint64(start), np.uint64(place >> _FIVE)
+    size = np.uint64(words[header] >> _BIT)
+    bits = words[header + min(word + _ONE, size)]
+    return bool(np.uint32(word < size) & (bits >> (place & _LAST_BIT)))
+
+
+@njit(cache=True, nogil=True)
 def holds(words: UInt32, start: np.uint32, place: np.uint32) -> bool:
-    """Whether the set that begins at `start` of `PackedSets.words` holds a place."""
-    low, size = np.int64(start) + 1, np.int64(words[start] >> _BIT)
+    """Whether the set that begins at `start` of `PackedSets.words`, bits or a list, holds a place."""
     if not words[start] & _BIT:
-        at = np.int64(place >> _FIVE)
-        return bool(at < size and (words[low + at] >> (place & _LAST_BIT)) & _BIT)
-    high = low + size
+        return holds_bit(words, start, place)
+    low = np.int64(start) + 1
+    high = low + np.int64(words[start] >> _BIT)
     stop = high
     while low < high:
         middle = (low + high) // 2
