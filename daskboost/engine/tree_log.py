@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class TreeLog:
         left, split_bin = nodes[0], nodes[3]
         by_set = (left != LEAF) & (split_bin == BY_SET)
         sets = sets_of_bins(_copied(self.record.right_bins, ends[-1]), by_set)
-        return TreeTable(*nodes, sets=sets).parts(ends)
+        return replace(TreeTable(*nodes), sets=sets).parts(ends)
 
 
 def _copied(array: Array, n: int) -> Array:
