@@ -253,7 +253,7 @@ def test_contributions_are_xgboosts(rng: np.random.Generator, objective: Objecti
 def test_contributions_that_no_library_has(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random_codes(rng, 5, range(9))
     rows[np.isinf(rows)] = np.nan
-    with pytest.raises(ParameterError, match="vectors as leaves and splits by sets of categories"):
+    with pytest.raises(ParameterError, match="leaves of vectors and splits by sets of categories are computed by no"):
         random_booster(rng, SoftProb(3), codes=range(9), vectors=True).predict(rows, output="contributions")
     monkeypatch.setattr("daskboost.model.explain.find_spec", lambda name: None if name == "xgboost" else name)
     with pytest.raises(MissingDependencyError, match="splits by sets of categories need xgboost; install it"):

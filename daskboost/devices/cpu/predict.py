@@ -120,19 +120,32 @@ def sparse_keys(
 ) -> None:
     """Do what `dense_keys` does for a CSR matrix; absent entries are missing."""
     indptr, indices, values, n_columns = entries.indptr, entries.indices, entries.values, len(forest.missing)
-    n_values = _value_columns(forest)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
         for column in range(n_columns):
             keys[start + column * LANES] = forest.missing[column]
         for entry in range(indptr[row], indptr[row + 1]):
             if indices[entry] < len(forest.feature_columns):  # features beyond are in no split
-                for column in forest.feature_columns[indices[entry]]:
-                    bits, at = values[entry], start + column * LANES
-                    if column >= n_values:
-                        keys[at] = place_of(forest.sets, column - n_values, bits, forest.missing[column])
-                    elif column >= 0:
-                        keys[at] = _ordered(bits, forest.missing[column])
+                for direction in range(2):
+                    column = forest.feature_columns[indices[entry], direction]
+                    if column >= 0:
+                        keys[start + column * LANES] = _ordered(values[entry], forest.missing[column])
+    if _value_columns(forest) < n_columns:
+        _sparse_places(forest, entries, first, stop, keys)
+
+
+@njit(cache=True, nogil=True)
+def _sparse_places(forest: PackedForest, entries: Csr, first: int, stop: int, keys: UInt32) -> None:
+    """Write what `sparse_keys` writes of present codes."""
+    n_columns, n_values = len(forest.missing), _value_columns(forest)
+    for row in range(first, stop):
+        start = _tile_start(row - first, n_columns)
+        for entry in range(entries.indptr[row], entries.indptr[row + 1]):
+            if entries.indices[entry] < len(forest.feature_columns):
+                for column in forest.feature_columns[entries.indices[entry], 2:]:
+                    if column >= 0:
+                        place = place_of(forest.sets, column - n_values, entries.values[entry], forest.missing[column])
+                        keys[start + column * LANES] = place
 
 
 @njit(cache=True, nogil=True)
@@ -151,25 +164,34 @@ def _tile_start(row: int, n_columns: int) -> int:
 def _step(nodes: UInt32, node: np.uint64, tile: UInt32, lane: np.uint64, sets: HeapSets | None) -> np.uint64:
     """One level down the heap: from `node` to `2 node`, or to `2 node + 1` if the row's key reaches the split's, or
     lies in its set."""
+    key = tile[np.uint64(nodes[_TWO * node]) + lane]
+    if sets is None:  # known when this is compiled
+        return node + node + np.uint64(key >= nodes[_TWO * node + _ONE])
     column, split = nodes[_TWO * node], nodes[_TWO * node + _ONE]
-    key = tile[np.uint64(column) + lane]
-    right = key >= split
-    if sets is not None:  # known when this is compiled
-        is_set = column >= sets.first_column
-        held = holds_bit(sets.words, split if is_set else _ZERO, key)
-        right = held if is_set else right
-    return node + node + np.uint64(right)
+    is_set = column >= sets.first_column
+    held = holds_bit(sets.words, split if is_set else _ZERO, key)
+    return node + node + np.uint64(held if is_set else key >= split)
 
 
 @njit(cache=True, nogil=True)
 def walk_heap(
-    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets | None
+    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets, has_sets: bool
 ) -> None:
     """Walk a block of rows down the heap of one tree; `slots[row]` becomes the exit, in `[0, 2**depth)`.
 
     The length of `slots` is a multiple of `LANES`; padding rows of `keys` hold anything and their exits mean nothing.
-    `sets` : None if no node of the heap splits by a set.
+    `has_sets` : whether nodes of the heap split by sets.
     """
+    if has_sets:
+        _walk_heap(heap, start, depth, keys, tile_size, slots, sets)
+    else:
+        _walk_heap(heap, start, depth, keys, tile_size, slots, None)
+
+
+@njit(cache=True, nogil=True)
+def _walk_heap(
+    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets | None
+) -> None:
     nodes = heap[2 * start :]
     skip = _ONE << np.uint64(depth)  # the first exit's number in the heap
     for first in range(0, len(slots), LANES):
@@ -195,14 +217,9 @@ def walk_heap(
 
 
 @njit(cache=True, nogil=True)
-def _walk_tree(forest: PackedForest, tree: int, keys: UInt32, slots: Int32) -> None:
-    """Walk a block of rows down a tree's heap."""
-    start, depth, tile_size = forest.heap_start[tree], forest.depth[tree], len(forest.missing) * LANES
-    if forest.has_sets[tree]:
-        sets = HeapSets(forest.sets.words, np.uint32(LANES * _value_columns(forest)))
-        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets)
-    else:
-        walk_heap(forest.heap, start, depth, keys, tile_size, slots, None)
+def _heap_sets(forest: PackedForest) -> HeapSets:
+    """What walks down heaps need of the forest's sets."""
+    return HeapSets(forest.sets.words, np.uint32(LANES * _value_columns(forest)))
 
 
 @njit(cache=True, nogil=True)
@@ -260,9 +277,10 @@ def add_margins(
     slots : int32 array, shape (padded rows,); scratch, its length a multiple of `LANES`
     margins : float32 array, shape (rows, outputs); changed
     """
+    tile_size, sets = len(forest.missing) * LANES, _heap_sets(forest)
     for tree in range(first_tree, stop_tree):
-        _walk_tree(forest, tree, keys, slots)
-        start, k = forest.heap_start[tree], forest.output[tree]
+        start, depth, k = forest.heap_start[tree], forest.depth[tree], forest.output[tree]
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets, forest.has_sets[tree])
         if forest.values.shape[1] > 1:
             for row in range(len(margins)):
                 leaf = _descend(forest, forest.exits[start + slots[row]], keys, row)
@@ -282,10 +300,12 @@ def find_leaves(
     forest: PackedForest, keys: UInt32, first_tree: int, stop_tree: int, slots: Int32, leaves: Int32
 ) -> None:
     """Write each row's leaf in each of the trees, numbered within its tree, to `leaves`, shape (rows, trees)."""
+    tile_size, sets = len(forest.missing) * LANES, _heap_sets(forest)
     for tree in range(first_tree, stop_tree):
-        _walk_tree(forest, tree, keys, slots)
+        start, depth = forest.heap_start[tree], forest.depth[tree]
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets, forest.has_sets[tree])
         for row in range(len(leaves)):
-            node = forest.exits[forest.heap_start[tree] + slots[row]]
+            node = forest.exits[start + slots[row]]
             leaf = _descend(forest, node, keys, row)
             leaves[row, tree - first_tree] = leaf - forest.node_start[tree]
 
