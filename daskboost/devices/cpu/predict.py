@@ -130,7 +130,7 @@ def sparse_keys(
                     column = forest.feature_columns[indices[entry], direction]
                     if column >= 0:
                         keys[start + column * LANES] = _ordered(values[entry], forest.missing[column])
-    if _value_columns(forest) < n_columns:
+    if len(forest.sets.code_start) > 1:
         _sparse_places(forest, entries, first, stop, keys)
 
 

@@ -44,7 +44,7 @@ class HeapSets(NamedTuple):
     """What a walk down a heap needs of sets that are bits."""
 
     words: UInt32
-    """The words of `PackedSets`."""
+    """The sets, laid out as in `PackedSets`."""
     first_column: np.uint32
     """The first column of codes, as nodes of a heap have it."""
 
