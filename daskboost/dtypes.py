@@ -20,6 +20,7 @@ GRADIENT = np.float32  # gradients before they become integers
 QUANTIZED_GRADIENT = np.int16  # |g|, h <= 2**15 - 1: two fit in one int32, sums of 2**16 of them in an int32
 SMALL_DATA_GRADIENT = np.int32  # g, h of small data, all of whose rows have sums within int32: two fit in one int64
 HISTOGRAM = np.int64  # sums of quantized gradients: 2**48 rows of 15 bits cannot overflow
+MAX_CATEGORIES = 2**24  # codes of categories are less: up to here float32 has every integer, and XGBoost's sets end
 GAIN = np.float64  # gains and leaf values, computed from exact integers
 
 T = TypeVar("T", bound=np.generic)

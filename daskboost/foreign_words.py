@@ -35,7 +35,7 @@ _PRINTING = "metrics are printed by train and fit with verbose=True, or by the c
 _CHILD_WEIGHT = Meaning(hint="use min_child_weight, which limits the sum of hessians (rows, for squared error)")
 _OF_TRAIN = Meaning(hint="it is an argument of train")
 _OF_DATA = Meaning(hint="it is an argument of QuantizedDataset.from_dask")
-_CATEGORIES = Meaning(hint="categorical columns become target statistics, on which trees split, so leave it out")
+_CATEGORIES = Meaning(hint="use encodings={'column': 'onehot'}; columns are target statistics by default")
 _OF_CATEGORIES = Meaning(hint="it is a parameter of the estimators and of QuantizedDataset.from_dask")
 _INTEGERS = Meaning(hint="gradients are always integers of 15 bits, rounded without bias, so leave it out")
 _RANKING = Meaning(hint="ranking is not part of this version, so rows have no groups")
@@ -87,7 +87,7 @@ WORDS: Mapping[str, Meaning] = {
     **dict.fromkeys(("categorical_features", "max_ctr_complexity"), _OF_CATEGORIES),
     "enable_categorical": Meaning(hint="columns of texts and categories are always taken as such, so leave it out"),
     "feature_types": Meaning(hint="name columns of numbers that hold categories in categorical_features"),
-    **dict.fromkeys(("max_cat_to_onehot", "max_cat_threshold", "one_hot_max_size"), _CATEGORIES),
+    "one_hot_max_size": _CATEGORIES,
     # Arguments
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), _OF_TRAIN),
     **dict.fromkeys(("missing", "encoding", "packing"), _OF_DATA),

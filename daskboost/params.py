@@ -108,6 +108,14 @@ class TrainParams:
     """Prediction before the first tree, in the label's space; None estimates it from the labels: their weighted mean;
     their lower weighted quantile for absolute and quantile errors; the log-odds of the mean for ``binary:logitraw``;
     for ``multi:*``, where it is a margin, log(share of the weight + 1e-6) of each class less the mean over classes."""
+    encodings: Any = "auto"
+    """What categorical columns become: ``target`` (statistics of the labels), ``onehot`` (a feature of each level) or
+    ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``. It is of data sets, as
+    `max_bin` is."""
+    max_cat_to_onehot: int = 4
+    """Codes of fewer levels than this are split by one level against all others, codes of as many or more by sets."""
+    max_cat_threshold: int = 64
+    """Levels that a split by sets may take from either end of their order by leaf values: fewer than this."""
     random_state: int = 0
     """Seed of every draw."""
     quantile_alpha: tuple[float, ...] = (0.5,)
@@ -248,7 +256,7 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit"}  # fmt: skip
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
-             "chunk_rows")  # fmt: skip
+             "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low excluded, high excluded
     "num_class": (0, 2**16, False, False),
@@ -275,6 +283,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "resident_share": (0, 1, True, False),
     "n_jobs": (-1, 4096, False, False),
     "chunk_rows": (0, 2**31, False, True),
+    "max_cat_to_onehot": (1, 65_536, False, False),
+    "max_cat_threshold": (1, 65_536, False, False),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,22 @@ class Root:
     """What `Rows.grow` would give."""
 
 
+BY_SET = -1
+"""Bin of splits that send a set of bins right."""
+BITS = 32
+"""Bins of a word of such a set."""
+
+
+def no_sets(n: int = 0) -> UInt32:
+    """Return the sets of nodes that have none; uint32, shape (nodes, 0)."""
+    return np.zeros((n, 0), np.uint32)
+
+
+def sets_of_all(given: UInt32, n: int) -> UInt32:
+    """Return sets of `n` nodes: those given, or none for each."""
+    return given if len(given) == n else no_sets(n)
+
+
 UNEVEN = 1.15
 """Times the average that the largest share of the rows may be before threads rather divide the rows exactly: waiting
 for one another twice costs about as much as a few percent of the rows of a small level."""
@@ -56,36 +72,45 @@ class RowSplits:
     feature: Int32
     split_bin: Int32
     default_left: UInt8
+    right_bins: UInt32 = field(default_factory=no_sets)
+    """Bins that go right of splits whose `split_bin` is `BY_SET`, a bit for each; shape (splits, words)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "right_bins", sets_of_all(self.right_bins, len(self.node)))
 
     def __len__(self) -> int:
         return len(self.node)
 
     @property
     def predicates(self) -> Predicates:
-        return Predicates(self.feature, self.split_bin, self.default_left)
+        return Predicates(self.feature, self.split_bin, self.default_left, self.right_bins)
 
     @property
     def columns(self) -> Int32:
         """Return the splits as GPUs take them (`kernels/partition.cu`): int32, shape (6, splits)."""
-        own = (self.node, self.left, self.right, *self.predicates)
+        own = (self.node, self.left, self.right, self.feature, self.split_bin, self.default_left)
         return np.stack([np.asarray(column, np.int32) for column in own])
 
     def followed_by(self, other: RowSplits) -> RowSplits:
         """Return these splits and those of other nodes, which are applied after them."""
-        names = [field.name for field in fields(RowSplits)]
+        names = [each.name for each in fields(RowSplits)]
         return RowSplits(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
 
 class Predicates(NamedTuple):
-    """Where splits send rows: left by a bin of at most `split_bin`, or by `default_left` for want of one."""
+    """Where splits send rows: left by a bin of at most `split_bin`, or where that is `BY_SET`, by one that is not among
+    `right_bins`; or by `default_left` for want of a bin."""
 
     feature: Int32
     split_bin: Int32
     default_left: UInt8
+    right_bins: UInt32
 
     def of(self, splits: Int64) -> Predicates:
         """Return the predicates of some splits."""
-        return Predicates(self.feature[splits], self.split_bin[splits], self.default_left[splits])
+        return Predicates(
+            self.feature[splits], self.split_bin[splits], self.default_left[splits], self.right_bins[splits]
+        )
 
 
 class RowOrder(NamedTuple):

@@ -100,7 +100,7 @@ class CompiledGrower:
         self._grown, self._first = deque[tuple[TreeTable, ...]](), 0
         self._is_refused = False
         """Whether gradients of the round after those that have grown are not finite."""
-        self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog()
+        self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog(spec.search_rules.set_words)
         self._asks = has_own_features(params)
         shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
         self._draws = not self._asks and min(shares) < 1
@@ -113,8 +113,8 @@ class CompiledGrower:
             threads.count, small, self._asks,
         )  # fmt: skip
         plan = RoomPlan(
-            RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules, leaf_limit(params),
-            self._rounds, self._features, self._parts, peers,
+            RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules,
+            spec.search_rules.set_words, leaf_limit(params), self._rounds, self._features, self._parts, peers,
         )  # fmt: skip
         n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
         n_rooms = trees_at_once(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import Log
+from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Array
-from daskboost.tree.table import TreeTable
+from daskboost.tree.set_bins import sets_of_bins
+from daskboost.tree.table import LEAF, TreeTable
 
 LEAST_NODES, LEAST_TREES = 2**13, 2**10
 """Nodes and trees that there is room for at least: half a megabyte."""
@@ -16,15 +21,16 @@ LEAST_NODES, LEAST_TREES = 2**13, 2**10
 class TreeLog:
     """Room for trees: `record` is what compiled code writes to."""
 
-    def __init__(self) -> None:
-        self.record = by_reference(_empty(LEAST_NODES, LEAST_TREES))
+    def __init__(self, set_words: int) -> None:
+        self._set_words = set_words
+        self.record = by_reference(_empty(LEAST_NODES, LEAST_TREES, set_words))
 
     def make_room(self, n_nodes: int, n_trees: int, n_kept: int) -> None:
         """Have room for so many nodes and trees; the first `n_kept` nodes stay, and all trees."""
         log = self.record
         if n_nodes > len(log.left) or n_trees > len(log.ends):
-            larger = _empty(max(n_nodes, len(log.left)), max(n_trees, len(log.ends)))
-            for old, new in zip(_nodes(log), _nodes(larger), strict=True):
+            larger = _empty(max(n_nodes, len(log.left)), max(n_trees, len(log.ends)), self._set_words)
+            for old, new in zip((*_nodes(log), log.right_bins), (*_nodes(larger), larger.right_bins), strict=True):
                 new[:n_kept] = old[:n_kept]
             larger.ends[: len(log.ends)] = log.ends
             change(log, **larger._asdict())
@@ -34,14 +40,17 @@ class TreeLog:
         ends = self.record.ends[:n_trees].tolist()
         if not ends:
             return []
-        table = TreeTable(*(_copied(each, ends[-1]) for each in _nodes(self.record)))
-        return table.parts(ends)
+        nodes: list[Any] = [_copied(each, ends[-1]) for each in _nodes(self.record)]
+        left, split_bin = nodes[0], nodes[3]
+        by_set = (left != LEAF) & (split_bin == BY_SET)
+        sets = sets_of_bins(_copied(self.record.right_bins, ends[-1]), by_set)
+        return replace(TreeTable(*nodes), sets=sets).parts(ends)
 
 
 def _copied(array: Array, n: int) -> Array:
     """Return a copy of the first numbers of an array, made without letting go of Python's lock: NumPy would, and where
     fits run at once, whoever takes it may keep it for milliseconds."""
-    return np.frombuffer(bytearray(array[:n]), array.dtype)
+    return np.frombuffer(bytearray(array[:n]), array.dtype).reshape(n, *array.shape[1:])
 
 
 def _nodes(log: Log) -> tuple[Array, ...]:
@@ -52,11 +61,11 @@ def _nodes(log: Log) -> tuple[Array, ...]:
     )  # fmt: skip
 
 
-def _empty(n_nodes: int, n_trees: int) -> Log:
+def _empty(n_nodes: int, n_trees: int, set_words: int) -> Log:
     i32, f32 = np.int32, np.float32
     return Log(
         left=np.empty(n_nodes, i32), right=np.empty(n_nodes, i32), feature=np.empty(n_nodes, i32),
         split_bin=np.empty(n_nodes, i32), threshold=np.empty(n_nodes, f32), default_left=np.empty(n_nodes, np.bool_),
         gain=np.empty(n_nodes, f32), cover=np.empty(n_nodes, f32), value=np.empty(n_nodes, f32),
-        ends=np.empty(n_trees, np.int64),
+        right_bins=np.empty((n_nodes, set_words), np.uint32), ends=np.empty(n_trees, np.int64),
     )  # fmt: skip

@@ -99,6 +99,8 @@ class RoomPlan:
     layout: SlotLayout
     rules: Rules
     """Rules of all trees; how many threads share the work is each room's own."""
+    set_words: int
+    """Words of a set of bins; 0 where no feature is split by sets."""
     leaves: int
     """Most leaves of a tree; 0 for any number."""
     rounds: Rounds
@@ -119,7 +121,7 @@ class TreeRoom:
         self._plan, self._rows, self._layout, self._peers, self._threads = plan, rows, plan.layout, plan.peers, threads
         self._chunks, self._rules = rows.in_order(), by_reference(plan.rules._replace(n_threads=threads.count))
         self._counts = np.zeros(N_COUNTS, np.int64)
-        self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks)
+        self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks, plan.set_words)
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), self._layout.n_slots)
         self._step = self._empty_step()
         self._told_units = min(FIRST_TOLD, self._first_told(leaves))
@@ -154,7 +156,8 @@ class TreeRoom:
             pieces=np.empty((pieces, 6), np.int64), groups=np.empty(capacity + 1, np.int32),
             small=np.empty(capacity, np.int32),
             partials=np.empty((tasks if large else 0, form * layout.n_slots), np.int64),
-            results=_empty_splits(2 * (capacity + 3 * n + 1)), drawn=np.empty((n_ranges, 5), np.int64),
+            results=_empty_splits(2 * (capacity + 3 * n + 1), self._plan.set_words),
+            drawn=np.empty((n_ranges, 5), np.int64),
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
@@ -165,7 +168,7 @@ class TreeRoom:
         """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
         shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
-        begin = FOUND + FOUND_WORDS * (capacity + 1) + 2 * self._plan.rounds.n_outputs
+        begin = FOUND + (FOUND_WORDS + self._plan.set_words) * (capacity + 1) + 2 * self._plan.rounds.n_outputs
         n_words = begin + capacity + self._told_units * layout.n_slots if n > 1 else 0
         rooms = peers.common_memory(8 * n_words) if n > 1 else None
         self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
@@ -212,7 +215,8 @@ class TreeRoom:
             self._told = peers.exchange([self._told_to(engine) for engine in range(peers.n_peers)])
         else:
             is_range = counts[STAGE] == HAS_RANGE
-            n_words = 2 * self._plan.rounds.n_outputs if is_range else FOUND_WORDS * counts[OPENED]
+            found_words = (FOUND_WORDS + self._plan.set_words) * counts[OPENED]
+            n_words = 2 * self._plan.rounds.n_outputs if is_range else found_words
             self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0
@@ -248,7 +252,7 @@ class TreeRoom:
         """Make twice the room for what there was too little of."""
         n_words, n_pairs = len(self._pool.words), len(self._pool.pairs)
         if status == FULL_NODES:
-            self.nodes = _empty_nodes(2 * len(self.nodes.left) + 1, self._rows.n_chunks)
+            self.nodes = _empty_nodes(2 * len(self.nodes.left) + 1, self._rows.n_chunks, self._plan.set_words)
             self._step = self._empty_step()
         elif status == FULL_TOLD:
             self._told_units *= 2
@@ -264,7 +268,7 @@ def addresses(arrays: Sequence[Array]) -> Int64:
     return np.array([host_address(array) for array in arrays], np.int64)
 
 
-def _empty_nodes(n: int, n_chunks: int) -> Nodes:
+def _empty_nodes(n: int, n_chunks: int, set_words: int) -> Nodes:
     """Return room for the nodes of a tree."""
     def numbers(dtype: Any, *shape: int) -> Any:
         return np.empty((n, *shape), dtype)
@@ -274,14 +278,17 @@ def _empty_nodes(n: int, n_chunks: int) -> Nodes:
         split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
         sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
         segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), n_total=numbers(np.int64),
-        is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
+        is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8),
+        found=_empty_splits(n, set_words),
+        right_bins=numbers(np.uint32, set_words),
     )  # fmt: skip
 
 
-def _empty_splits(n: int) -> SplitTable:
+def _empty_splits(n: int, set_words: int) -> SplitTable:
     return SplitTable(
-        np.empty(n), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.uint8), np.empty((n, 2), np.int64)
-    )
+        np.empty(n), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.uint8), np.empty((n, 2), np.int64),
+        np.zeros((n, set_words), np.uint32),
+    )  # fmt: skip
 
 
 def _empty_pool(n_words: int, n_pairs: int, n_slots: int) -> Pool:

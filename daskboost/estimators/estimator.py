@@ -335,7 +335,9 @@ class BoostedTrees(EstimatorParameters):
             budget = None if budget is None else budget * gpus_meant(params.n_gpus)
         options = BuildOptions(
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
-            categories=CategoryOptions(params.random_state, complexity=check_complexity(self.max_ctr_complexity)),
+            categories=CategoryOptions(
+                params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings
+            ),
         )  # fmt: skip
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,

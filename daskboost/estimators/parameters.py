@@ -83,10 +83,16 @@ SHARED_PARAMETERS = """
         A further value that stands for missing; NaN always does.
     categorical_features : sequence of str or int, optional
         Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
-        They become target statistics of the labels.
+        They become what `encodings` says.
     max_ctr_complexity : {2, 1}
-        With 2, pairs of categorical columns of many levels each become target statistics as well; 1 makes them of
-        single columns alone.
+        With 2, pairs of columns that become target statistics and have many levels each become such as well; 1 makes
+        them of single columns alone.
+    encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
+        What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
+        trees split by sets of levels (`docs/categories.md`). "auto" is "target".
+    max_cat_to_onehot, max_cat_threshold : int, default 4 and 64
+        Codes of fewer levels than the first are split by one level against all others, of as many or more by sets; the
+        second is one more than the levels that a set, or all that is no part of it, may have.
     random_state : int, RandomState or Generator, optional
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
@@ -226,6 +232,9 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     missing: float = np.nan
     categorical_features: Sequence[str | int] | str | int | None = None
     max_ctr_complexity: int = MOST_COMPLEXITY
+    encodings: Any = "auto"
+    max_cat_to_onehot: int = TrainParams.max_cat_to_onehot
+    max_cat_threshold: int = TrainParams.max_cat_threshold
     random_state: Any = None
     n_jobs: int | None = None
     device: str = TrainParams.device

@@ -15,6 +15,7 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
+from daskboost.tree.category_sets import CategorySets
 from daskboost.tree.split_search import Candidates, OpenNodes
 from daskboost.tree.table import JoinedTrees, TreeTable
 
@@ -441,7 +442,7 @@ WIRE_TYPES = (
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
     DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, SentRounds, GrowRounds, Reason,
     WhyNotWhole, InStepWith, Replies, Several, Rounding,
-    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable, JoinedTrees,
+    RowSplits, WalkArrays, OpenNodes, Candidates, CategorySets, TreeTable, JoinedTrees,
 )  # fmt: skip
 """Everything that travels between processes."""
 

@@ -6,6 +6,7 @@ Attribution for Tree Ensembles", 2018), from our trees as they are exported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -85,25 +86,42 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     Raises
     ------
     MissingDependencyError
-        Neither xgboost nor shap is installed, or for leaves of vectors not shap.
+        Neither xgboost nor shap is installed, for leaves of vectors not shap, or for sets of categories not xgboost.
+    ParameterError
+        Trees that have both leaves of vectors and splits by sets of categories, which neither library knows.
     ModelFormatError
         Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
     part = replace(part, trees=tuple(map(_covered, part.trees)))
-    if find_spec("xgboost") is not None and not booster.has_vectors:  # XGBoost has no contributions of vectors
-        values = _with_xgboost(part, rows)
-    elif find_spec("shap") is not None:
-        values = _with_shap(part, rows)
-    else:
-        if booster.has_vectors:
-            raise MissingDependencyError("contributions of leaves of vectors need shap; install it: pip install shap")
-        raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
+    values = _library(part)(part, rows)
     values[:, :, -1] += start.astype(np.float64)
     if booster.schema.encoder is not None:
         values = np.concatenate([booster.schema.by_column(values[:, :, :-1]), values[:, :, -1:]], axis=2)
     return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
+
+
+def _library(booster: Booster) -> Callable[[Booster, Features], Float64]:
+    """What computes a model's contributions: of the libraries that can, the first that is installed.
+
+    XGBoost has no contributions of vectors as leaves, and shap none of splits by sets of categories.
+    """
+    able = {"xgboost": _with_xgboost, "shap": _with_shap}
+    model = "contributions"
+    if booster.has_vectors:
+        model = "contributions of leaves of vectors"
+        able.pop("xgboost")
+    if any(tree.sets for tree in booster.trees):
+        model += " and splits by sets of categories" if len(able) == 1 else " of splits by sets of categories"
+        able.pop("shap")
+    if not able:
+        raise ParameterError(f"{model} are computed by no library; train with multi_strategy='one_output_per_tree'")
+    installed = [compute for name, compute in able.items() if find_spec(name) is not None]
+    if not installed:
+        remedy = "install it" if len(able) == 1 else "install one of them"
+        raise MissingDependencyError(f"{model} need {' or '.join(able)}; {remedy}: pip install {next(iter(able))}")
+    return installed[0]
 
 
 def _covered(tree: TreeTable) -> TreeTable:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, flat, in_columns
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError, DeviceError, ParameterError
 from daskboost.model.placement import ON_CPU, Place, PredictionSize
 from daskboost.objectives.classification import Logistic, SoftProb
 
@@ -35,8 +35,10 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
     pandas.DataFrame
         ``Tree, Node, ID`` ("tree-node"), ``Feature`` (a name, or "Leaf"), ``Split`` (values below it go to ``Yes``,
         others to ``No``, missing ones to ``Missing``), ``Gain`` (in a leaf its value), ``Cover`` (sum of hessians),
-        ``Category`` (empty: splits are numeric). Where leaves are vectors, which XGBoost does not tabulate, ``Gain`` is
-        NaN in a leaf and its values stand in further columns, ``Value 0`` to ``Value {outputs - 1}``.
+        ``Category`` (the list of categories that go to ``Yes`` where a set of them splits and ``Split`` is NaN; None
+        elsewhere, NaN in leaves and in models without sets): texts of their values, or of codes where the model has no
+        more. Where leaves are vectors, which XGBoost does not tabulate, ``Gain`` is NaN in a leaf and its values stand
+        in further columns, ``Value 0`` to ``Value {outputs - 1}``.
     """
     import pandas as pd
 
@@ -44,7 +46,7 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
     index = np.repeat(np.arange(len(n_nodes)), n_nodes)
     nodes = np.arange(len(index)) - np.repeat(np.cumsum(n_nodes) - n_nodes, n_nodes)
     leaf: Bool = _all(booster, "is_leaf", np.bool_)
-    left, right = _all(booster, "left_child", np.int32), _all(booster, "right_child", np.int32)
+    has_set = _all(booster, "has_set", np.bool_)
     labels = np.array([*map(booster.schema.label, range(booster.n_features)), "Leaf"], object)
     trees = np.char.add(index.astype(str), "-")
     values = _all(booster, "value", np.float32)
@@ -54,18 +56,30 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
             "Node": nodes,
             "ID": _ids(trees, nodes, np.zeros_like(leaf)),
             "Feature": labels[np.where(leaf, booster.n_features, _all(booster, "feature", np.int32))],
-            "Split": np.where(leaf, np.nan, _all(booster, "threshold", np.float32)),
-            "Yes": _ids(trees, left, leaf),
-            "No": _ids(trees, right, leaf),
-            "Missing": _ids(trees, np.where(_all(booster, "default_left", np.bool_), left, right), leaf),
+            "Split": np.where(leaf | has_set, np.nan, _all(booster, "threshold", np.float32)),
+            "Yes": _ids(trees, _all(booster, "yes_child", np.int32), leaf),
+            "No": _ids(trees, _all(booster, "no_child", np.int32), leaf),
+            "Missing": _ids(trees, _all(booster, "missing_child", np.int32), leaf),
             "Gain": np.where(leaf, np.nan if booster.has_vectors else values, _all(booster, "gain", np.float32)),
             "Cover": _all(booster, "cover", np.float32),
-            "Category": np.nan,
+            "Category": _categories(booster) if has_set.any() else np.nan,
         }
     )
     for output in range(booster.n_outputs if booster.has_vectors else 0):
         frame[f"Value {output}"] = np.where(leaf, values[:, output], np.float32(np.nan))
     return frame
+
+
+def _categories(booster: Booster) -> npt.NDArray[np.object_]:
+    """The categories of each node's set, as lists; None where a threshold splits, NaN in leaves."""
+    found: list[object] = []
+    for tree in booster.trees:
+        for node, (feature, leaf) in enumerate(zip(tree.feature.tolist(), tree.is_leaf.tolist(), strict=True)):
+            names = [str(booster.schema.category(feature, code)) for code in tree.sets.of(node).tolist()]
+            found.append(np.nan if leaf else names or None)
+    column = np.empty(len(found), object)
+    column[:] = found
+    return column
 
 
 def _all(booster: Booster, field: str, dtype: type) -> npt.NDArray[Any]:
@@ -131,11 +145,18 @@ class PredictRequest:
         ------
         ParameterError
             Contributions, which are computed on the host alone.
+        DeviceError
+            Trees that split by sets of categories, which GPUs do not predict.
         """
         if self.output == "contributions":
             raise ParameterError(
                 "output='contributions' is computed on the CPU: pass X in the host's memory, e.g. X.get() of a CuPy "
                 "array, X.to_pandas() of a cudf DataFrame"
+            )
+        if any(tree.sets for tree in self.booster.trees[slice(*self.trees)]):
+            raise DeviceError(
+                "the model splits by sets of categories, which only the CPU predicts: pass X in the host's memory, and "
+                "not device='cuda'"
             )
         return device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,11 +49,9 @@ def branches(tree: TreeTable, node: int) -> list[tuple[int, str]]:
     """Return the children of a node and which rows go to each: "yes", "no", and "missing" with one of them."""
     if tree.left_child[node] < 0:
         return []
-    by_default = bool(tree.default_left[node])
-    return [
-        (int(tree.left_child[node]), "yes, missing" if by_default else "yes"),
-        (int(tree.right_child[node]), "no" if by_default else "no, missing"),
-    ]
+    words = {int(tree.yes_child[node]): "yes", int(tree.no_child[node]): "no"}
+    words[int(tree.missing_child[node])] += ", missing"
+    return sorted(words.items(), key=lambda item: item[0] != tree.left_child[node])
 
 
 @dataclass(frozen=True)
@@ -361,7 +360,8 @@ def _text(booster: Booster, tree: TreeTable, node: int) -> str:
     """Return what a node's box says, in one line per value of its leaf."""
     if tree.left_child[node] < 0:
         return "\n".join(["leaf", *(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))])
-    return f"{booster.schema.label(int(tree.feature[node]))}\n{tree.condition(node)}"
+    feature = int(tree.feature[node])
+    return f"{booster.schema.label(feature)}\n{tree.condition(node, partial(booster.schema.category, feature))}"
 
 
 def plot_tree(booster: Any, tree: int = 0, ax: Axes | None = None) -> Axes:

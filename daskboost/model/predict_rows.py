@@ -12,10 +12,13 @@ import numpy.typing as npt
 
 from daskboost.data.input.row_batch import Features
 from daskboost.dtypes import Bool, Float32, Int32, UInt32
+from daskboost.model.pack_sets import pack_sets
+from daskboost.tree.category_sets import CategorySets
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.devices.cpu.predict_sets import PackedSets
 
 HEAP_DEPTH = 8
 """Most levels of a tree laid out as a complete heap: 255 words of 8 bytes stay in the L1 cache beside a block."""
@@ -28,6 +31,8 @@ BLOCK_BYTES = 1 << 15
 MIN_BLOCK, MAX_BLOCK = 32, 256
 TASK_ROWS = 1 << 14
 """Rows a thread takes at a time: enough to hide the hand-over, few enough to balance the threads."""
+_OF_CODES = 1 << 40
+"""What tells columns of codes from others when columns are numbered: more than any feature's number."""
 
 
 def cpu_heap_depths(depths: Int32, n_leaves: Int32) -> Int32:
@@ -63,13 +68,23 @@ def pack_forest(
     depths = node_depths(left, right)
     deepest = np.maximum.reduceat(depths, starts[:-1]) if len(trees) else depths
     heap_depths = heap_depths_of(deepest, np.array([tree.n_leaves for tree in trees], np.int32)).astype(np.int32)
+    sets = CategorySets.joined([tree.sets for tree in trees], [tree.n_nodes for tree in trees])
+    has_set = sets.sizes(len(left)) > 0
+    splits, column_feature, missing, feature_columns, packed_sets = _splits(trees, sets, has_set)
+    first_set = first_list = np.full(len(trees), np.iinfo(np.int32).max)
+    if sets:
+        is_list = has_set & (packed_sets.words[splits[:, 1] * has_set] & 1 > 0)
+        first_set, first_list = (
+            np.minimum.reduceat(np.where(where, depths, first_set[0]), starts[:-1]) for where in (has_set, is_list)
+        )
+    heap_depths = np.minimum(heap_depths, first_list).astype(np.int32)
     heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
-    splits, column_feature, missing, feature_columns = _splits(trees)
     values = np.concatenate([tree.values for tree in trees]) if trees else np.empty((0, 1), np.float32)
     forest = PackedForest(
         output=np.asarray(outputs, np.int32),
         depth=heap_depths,
         is_deep=deepest > heap_depths,
+        has_sets=first_set < heap_depths,
         heap_start=heap_start[:-1],
         node_start=starts[:-1].astype(np.int32),
         heap=np.zeros(2 * heap_start[-1], np.uint32),
@@ -82,6 +97,7 @@ def pack_forest(
         column_feature=column_feature,
         missing=missing,
         feature_columns=feature_columns,
+        sets=packed_sets,
     )
     fill_heaps(forest)
     return forest
@@ -96,22 +112,30 @@ def _global(child: Int32, start: int) -> Int32:
     return np.where(child < 0, child, child + start).astype(np.int32)
 
 
-def _splits(trees: Sequence[TreeTable]) -> tuple[UInt32, Int32, UInt32, Int32]:
-    """Give each pair (feature, default direction) in use a column; return splits and columns as in PackedForest."""
+def _splits(
+    trees: Sequence[TreeTable], sets: CategorySets, has_set: Bool
+) -> tuple[UInt32, Int32, UInt32, Int32, PackedSets]:
+    """Give each feature, default direction and kind of split in use a column; return splits and columns as in
+    PackedForest."""
     from daskboost.devices.cpu.predict import LANES, ordered_bits
+    from daskboost.devices.cpu.predict_sets import INSIDE, OUTSIDE
 
     inner: Bool = ~_join([tree.is_leaf for tree in trees], np.bool_)
     feature = _join([tree.feature for tree in trees], np.int32)[inner].astype(np.int64)
     default_left = _join([tree.default_left for tree in trees], np.bool_)[inner]
     threshold: Float32 = _join([tree.threshold for tree in trees], np.float32)[inner]
-    pairs, column = np.unique(feature * 2 + default_left, return_inverse=True)
+    of_codes = has_set[inner]
+    found, column = np.unique(of_codes * _OF_CODES + feature * 2 + default_left, return_inverse=True)
+    holds_codes, features, to_left = found >= _OF_CODES, (found % _OF_CODES >> 1).astype(np.int32), found & 1
+    packed, starts = pack_sets(sets, column[of_codes] - np.sum(~holds_codes), int(np.sum(holds_codes)))
     splits = np.zeros((len(inner), 2), np.uint32)
     splits[inner, 0], splits[inner, 1] = column * LANES, ordered_bits(threshold.view(np.uint32))
-    features, directions = (pairs >> 1).astype(np.int32), pairs & 1
-    feature_columns = np.full((int(features.max(initial=-1)) + 1, 2), -1, np.int32)
-    feature_columns[features, directions] = np.arange(len(pairs), dtype=np.int32)
-    missing = np.where(directions, 0, 0xFFFFFFFF).astype(np.uint32)
-    return splits, features, missing, feature_columns
+    splits[has_set, 1] = starts
+    feature_columns = np.full((int(features.max(initial=-1)) + 1, 4 if sets else 2), -1, np.int32)
+    feature_columns[features, 2 * holds_codes + to_left] = np.arange(len(found), dtype=np.int32)
+    to_right = np.where(holds_codes, INSIDE, np.uint32(0xFFFFFFFF))
+    missing = np.where(to_left, OUTSIDE, to_right).astype(np.uint32)
+    return splits, features, missing, feature_columns, packed
 
 
 def add_margins(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.categories.encoder import Encoder
+from daskboost.data.input.row_batch import CATEGORICAL, CATEGORY_CODE, FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.errors import ModelFormatError, ParameterError, shortened
 from daskboost.model import ubjson
@@ -43,8 +44,9 @@ _VECTOR_VERSION: Final = [3, 1, 0]
 _LEAVES_VERSION: Final = [3, 2, 0]
 """XGBoost's versions whose schema we write: since 3.1 a base score may have a number per output, and 3.2 gave vector
 leaves the form that we read and write."""
-LEAF_CONDITION: Final = np.float32(1e-45)
-"""Where leaves are vectors, what stands for their values among the split conditions: the least number above 0."""
+NO_CONDITION: Final = np.float32(1e-45)
+"""What stands among the split conditions of nodes that have none, the least number above 0: of splits by sets, and of
+leaves that are vectors."""
 
 
 def to_bytes(booster: Booster, format: Format = "ubj") -> bytes:
@@ -123,7 +125,7 @@ def document(booster: Booster) -> dict[str, Any]:
         "learner": {
             "attributes": dict(sorted({**booster.attributes, **_own_attribute(booster)}.items())),
             "feature_names": list(schema.names or ()),
-            "feature_types": list(schema.kinds) if set(schema.kinds) > {"float"} or schema.names else [],
+            "feature_types": _feature_types(schema),
             "gradient_booster": {"model": model, "name": "gbtree"},
             "learner_model_param": {
                 "base_score": base_score,
@@ -136,6 +138,12 @@ def document(booster: Booster) -> dict[str, Any]:
         },
         "version": _LEAVES_VERSION if booster.has_vectors else _SCALAR_VERSION if scalar else _VECTOR_VERSION,
     }
+
+
+def _feature_types(schema: FeatureSchema) -> list[str]:
+    """XGBoost's words for the kinds of features; none where all are floats without a name."""
+    kinds = [CATEGORICAL if kind == CATEGORY_CODE else kind for kind in schema.kinds]
+    return kinds if schema.names or set(kinds) > {"float"} or CATEGORICAL in kinds else []
 
 
 def _base_score(booster: Booster) -> tuple[str, bool]:
@@ -161,16 +169,17 @@ def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
     if tree.has_vectors:
         vectors["leaf_weights"] = values[leaf].reshape(-1)
         right = np.where(leaf, np.cumsum(leaf) - 1, right).astype(np.int32)  # a leaf's place among them
-        conditions = np.where(leaf, LEAF_CONDITION, tree.threshold)
+        conditions = np.where(leaf, NO_CONDITION, tree.threshold)
     else:
         parents[0] = ROOT_PARENT
         conditions = np.where(leaf, values, tree.threshold)
+    sets, sizes, has_set = tree.sets, tree.sets.sizes(n), tree.has_set
     return {
         "base_weights": values.reshape(-1),
-        "categories": np.empty(0, np.int32),
-        "categories_nodes": np.empty(0, np.int32),
-        "categories_segments": np.empty(0, np.int64),
-        "categories_sizes": np.empty(0, np.int64),
+        "categories": sets.categories,
+        "categories_nodes": np.flatnonzero(has_set).astype(np.int32),
+        "categories_segments": (np.cumsum(sizes) - sizes)[has_set].astype(np.int64),
+        "categories_sizes": sizes[has_set].astype(np.int64),
         "default_left": tree.default_left.astype(np.uint8),
         "id": index,
         **vectors,
@@ -178,9 +187,9 @@ def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
         "loss_changes": tree.gain,
         "parents": parents,
         "right_children": right,
-        "split_conditions": conditions.astype(np.float32),
+        "split_conditions": np.where(has_set, NO_CONDITION, conditions).astype(np.float32),
         "split_indices": tree.feature,
-        "split_type": np.zeros(n, np.uint8),
+        "split_type": has_set.astype(np.uint8),
         "sum_hessian": tree.cover,
         "tree_param": {
             "num_deleted": "0",

@@ -8,7 +8,7 @@ proportional to the document.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.categories.encoder import Encoder
-from daskboost.data.input.row_batch import FeatureSchema
-from daskboost.dtypes import Bool, Float32, Int64
+from daskboost.data.input.row_batch import CATEGORICAL, CATEGORY_CODE, FeatureSchema
+from daskboost.dtypes import MAX_CATEGORIES, Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import ATTRIBUTE, ENCODER_VERSION, PAIRS_VERSION, as_float32
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_from_config
+from daskboost.tree.category_sets import NO_SETS, CategorySets
 from daskboost.tree.table import TreeTable
 
 NEWEST_MAJOR: Final = 3
@@ -30,7 +31,7 @@ NEWEST_MAJOR: Final = 3
 MAX_FEATURES: Final = 2**25
 """A number in the file, not backed by data, decides what we allocate per feature; this many cost 256 MB."""
 MAX_OUTPUTS: Final = 2**16
-_KINDS: Final = {"float": "float", "int": "int", "i": "i", "q": "float"}
+_KINDS: Final = {"float": "float", "int": "int", "i": "i", "q": "float", CATEGORICAL: CATEGORY_CODE}
 _UNSUPPORTED: Final = {
     "gblinear": "a linear model has no trees",
 }
@@ -74,7 +75,7 @@ def read_model(document: object) -> Booster:
         iteration_indptr=_iteration_indptr(model, len(trees), 1 if trees and trees[0].has_vectors else n_outputs),
         objective=objective,
         base_score=_base_score(param, objective, n_outputs),
-        schema=_encoded(_schema(learner, n_features), encoder),
+        schema=_encoded(_schema(learner, n_features, _features_of_sets(trees)), encoder),
         attributes=attributes,
         params=params,
     )
@@ -156,11 +157,8 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> T
         right = np.where(left < 0, -1, right)
     order = reachable(left, right, n - _count(param, "num_deleted", 2**31, 0))
     leaf = left[order] < 0
-    if "split_type" in tree and _integers(tree, "split_type", n, 0, 2)[order][~leaf].any():
-        raise ModelFormatError(
-            "it splits on categories, which is not supported; encode the column as numbers and retrain"
-        )
-    condition = _floats(tree, "split_conditions", n)[order]
+    by_set = _splits_by_set(tree, n)
+    condition = _floats(tree, "split_conditions", n, by_set)[order]
     feature = np.where(leaf, 0, _integers(tree, "split_indices", n, 0, 2**31)[order])
     if (feature >= n_features).any():
         fail(f"it splits on feature {feature.max()}, but the model has {n_features} features")
@@ -179,12 +177,49 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> T
         right_child=np.where(leaf, -1, numbers[right[order]]).astype(np.int32),
         feature=feature.astype(np.int32),
         split_bin=np.full(len(order), -1, np.int32),
-        threshold=np.where(leaf, np.float32(0), condition),
+        threshold=np.where(leaf | by_set[order], np.float32(0), condition),
         default_left=_integers(tree, "default_left", n, 0, 2)[order].astype(np.bool_),
         gain=np.where(leaf, np.float32(0), _floats(tree, "loss_changes", n)[order]),
         cover=cover,
         value=value,
+        sets=_sets(tree, by_set, order, leaf),
     )
+
+
+def _splits_by_set(tree: Mapping[str, Any], n: int) -> Bool:
+    """Which of a file's nodes are said to split by a set; nodes that XGBoost has pruned to leaves may be."""
+    if "split_type" not in tree:
+        return np.zeros(n, np.bool_)
+    return _integers(tree, "split_type", n, 0, 2) > 0
+
+
+def _sets(tree: Mapping[str, Any], by_set: Bool, order: Int64, leaf: Bool) -> CategorySets:
+    """The sets of the nodes `order`, of which some are leaves; they must be those that `by_set` names."""
+    if not by_set.any():
+        return NO_SETS
+    n = len(by_set)
+    nodes = _integers(tree, "categories_nodes", None, 0, n)
+    sizes = _integers(tree, "categories_sizes", None, 0, MAX_CATEGORIES + 1)
+    segments = _integers(tree, "categories_segments", None, 0, 2**63)
+    codes = _integers(tree, "categories", None, 0, MAX_CATEGORIES)
+    if not np.array_equal(nodes, np.flatnonzero(by_set)):
+        fail("'categories_nodes' are not the nodes, in their order, whose 'split_type' is 1")
+    if not len(nodes) == len(sizes) == len(segments):
+        fail(f"{len(nodes)} nodes have sets, but there are {len(sizes)} 'categories_sizes', {len(segments)} segments")
+    if not np.array_equal(segments, np.cumsum(sizes) - sizes) or sizes.sum() != len(codes):
+        fail(f"'categories_segments' and 'categories_sizes' do not divide the {len(codes)} 'categories' into sets")
+    owners = np.repeat(nodes, sizes)
+    if ((np.diff(codes) <= 0) & (np.diff(owners) == 0)).any():
+        fail("the 'categories' of a node do not increase")
+    of_nodes = np.zeros(n, np.int64)
+    of_nodes[nodes] = sizes
+    kept = np.where(leaf, 0, of_nodes[order])
+    if (kept[by_set[order] & ~leaf] == 0).any():
+        fail("a node splits by a set that has no categories")
+    first = np.zeros(n, np.int64)
+    first[nodes] = segments
+    places = np.repeat(first[order] - (np.cumsum(kept) - kept), kept) + np.arange(kept.sum())
+    return CategorySets.of_sizes(kept, codes[places])
 
 
 def _vectors(tree: Mapping[str, Any], place: Int64, leaf: Bool, order: Int64, width: int) -> Float32:
@@ -272,7 +307,13 @@ def _base_score(param: Mapping[str, Any], objective: Objective, n_outputs: int) 
     return tuple(numbers.tolist())
 
 
-def _schema(learner: Mapping[str, Any], n_features: int) -> FeatureSchema:
+def _features_of_sets(trees: Sequence[TreeTable]) -> set[int]:
+    """The features that some set of categories splits."""
+    return {feature for tree in trees if tree.sets for feature in tree.feature[tree.has_set].tolist()}
+
+
+def _schema(learner: Mapping[str, Any], n_features: int, of_sets: Set[int]) -> FeatureSchema:
+    """Names and kinds of the features; those that sets split, `of_sets`, hold codes though a file has no types."""
     names = _texts(learner, "feature_names")
     types = _texts(learner, "feature_types")
     for what, given in (("feature_names", names), ("feature_types", types)):
@@ -281,8 +322,11 @@ def _schema(learner: Mapping[str, Any], n_features: int) -> FeatureSchema:
     if len(set(names)) != len(names):
         fail("two features have the same name")
     if unknown := sorted(set(types) - _KINDS.keys()):
-        reason = "categorical features are not supported" if unknown == ["c"] else "known are float, int, i and q"
-        raise ModelFormatError(f"feature_types has {unknown}: {reason}")
+        raise ModelFormatError(f"feature_types has {unknown}: known are float, int, i, q and c")
+    if types and (numbers := sorted(each for each in of_sets if types[each] != CATEGORICAL)):
+        fail(f"feature {numbers[0]} is split by a set of categories, but is {types[numbers[0]]!r} in 'feature_types'")
+    if of_sets and not types:
+        types = [CATEGORICAL if feature in of_sets else "float" for feature in range(n_features)]
     kinds = tuple(_KINDS[kind] for kind in types) or ("float",) * n_features
     return FeatureSchema(tuple(names) or None, kinds)
 
@@ -403,8 +447,11 @@ def _integers(parent: Mapping[str, Any], key: str, n: int | None, low: int, stop
     return values.astype(np.int64)
 
 
-def _floats(parent: Mapping[str, Any], key: str, n: int) -> Float32:
+def _floats(parent: Mapping[str, Any], key: str, n: int, unused: Bool | None = None) -> Float32:
+    """Numbers, of which those `unused` become 0 whatever they are."""
     values = as_float32(_array(parent, key, n, {int, float}))
+    if unused is not None:
+        values[unused] = 0
     if np.isnan(values).any():
         fail(f"{key!r} holds NaN")
     return values

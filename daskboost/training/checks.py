@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.categories.encode import AUTO, encodings_of
+from daskboost.data.categories.encoder import Encoder
 from daskboost.data.chunks.tiers import spill_path
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Metric
@@ -97,6 +100,48 @@ def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
     for other, is_there in others.items():
         if is_there:
             raise ParameterError(f"{what} does not go with {other}; {remedy}")
+
+
+def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
+    """Refuse what cannot split a column of codes by sets of categories.
+
+    `column` : what messages call one of these columns.
+    """
+    _refuse_beside(f"encodings='native' of column {column!r}", {
+        f"device={params.device!r}, where trees split by thresholds alone": split_device(params.device)[0] == "cuda",
+        "grow_policy='symmetric', whose levels share one split by a threshold": params.grow_policy == "symmetric",
+        "multi_strategy='multi_output_tree', whose gains have no order of categories":
+            params.has_vector_leaves(objective.n_outputs),
+        "out_of_core='certified', which certifies splits by thresholds": params.out_of_core == "certified",
+    }, "use encodings='target' for it, or leave the other out")  # fmt: skip
+
+
+def check_encodings_made(encodings: object, schema: FeatureSchema) -> None:
+    """Refuse encodings of columns other than those that dtrain was made with, as `encodings_of` those of none."""
+    words, encoder = encodings_of(encodings, schema.columns), schema.encoder
+    if encodings == AUTO or not isinstance(encoder, Encoder):
+        return
+    made = [own.word for own in encoder.encoders if own is not None]
+    for at, word, own in zip(schema.columns.categorical, words, made, strict=True):
+        if word != own:
+            raise ParameterError(
+                f"encodings={shown(encodings)} contradicts dtrain, whose column {schema.columns.label(at)!r} was made "
+                f"with {own!r}; leave it out of train's parameters, or make the data set with "
+                "QuantizedDataset.from_dask(..., encodings=...)"
+            )
+
+
+def check_same_codes(model: Booster, schema: FeatureSchema) -> None:
+    """Refuse a model whose trees have sets of categories, unless these are the same codes in the training data."""
+    if not any(tree.sets for tree in model.trees):
+        return
+    own, given = model.schema.encoder, schema.encoder
+    same = isinstance(own, Encoder) and isinstance(given, Encoder) and own.has_codes_of(given)
+    if not same:
+        raise ParameterError(
+            "init_model splits codes of categories by sets, and the training data's codes are not known to be of the "
+            "same categories; make the data sets with QuantizedDataset.from_dask(..., init_model=model)"
+        )
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")

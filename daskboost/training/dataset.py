@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from daskboost.data.categories.encode import CategoryOptions, encoded
+from daskboost.data.categories.encode import CategoryOptions, encoded, encodings_of
 from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
@@ -152,7 +152,8 @@ class QuantizedDataset:
         init_model: Booster | None = None, encoding: str = "auto", packing: str = "aligned", chunk_rows: int = 0,
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
         client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
-        categorical_features: object = None, max_ctr_complexity: int = 2, random_state: int = 0,
+        categorical_features: object = None, max_ctr_complexity: int = 2, encodings: object = "auto",
+        random_state: int = 0,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
 
@@ -199,10 +200,13 @@ class QuantizedDataset:
             time than a GPU's launches. Bins do not depend on it.
         categorical_features : sequence of str or int, optional
             Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
-            They become target statistics of the labels (`docs/categories.md`).
+            They become what `encodings` says.
         max_ctr_complexity : {2, 1}
-            With 2, pairs of categorical columns of many levels each become target statistics as well; 1 makes them of
-            single columns alone.
+            With 2, pairs of columns that become target statistics and have many levels each become such as well; 1
+            makes them of single columns alone.
+        encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
+            What categorical columns become: target statistics of the labels, a feature of each level, or codes, which
+            trees split by sets of levels (`docs/categories.md`). "auto" is "target".
         random_state : int, default 0
             Seed of the folds that these statistics go by (`docs/categories.md`).
         device_memory_limit : int or str, optional
@@ -229,7 +233,11 @@ class QuantizedDataset:
         if device is not None:
             split_device(device)
         check_count("random_state", random_state, least=0)
-        categories = CategoryOptions(int(random_state), complexity=check_complexity(max_ctr_complexity))
+        if reference is None and init_model is None:
+            encodings_of(encodings, source.schema)
+        categories = CategoryOptions(
+            int(random_state), complexity=check_complexity(max_ctr_complexity), encodings=encodings
+        )
         options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows), categories=categories)
         return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),
                                host_memory_limit=limit, spill_directory=spill_directory, client=client, device=device,

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.categories.column_encoders import NATIVE
+from daskboost.data.categories.encode import encodings_of
 from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.devices.choose import check_n_gpus, gpus_meant
@@ -30,14 +32,17 @@ from daskboost.training.checks import (
     as_booster,
     check_contradictions,
     check_data,
+    check_encodings_made,
     check_init_model,
     check_made_with,
     check_metrics,
     check_rounds,
+    check_same_codes,
+    check_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
-from daskboost.tree.split_search import SplitRules
+from daskboost.tree.split_search import SetSearch, SplitRules
 from daskboost.tree.table import TreeTable
 
 IN_PARAMS = "give it in params: {{'{name}': ...}}"
@@ -189,6 +194,14 @@ def split_rules(params: TrainParams, objective: Objective, monotone: Int32) -> S
     return SplitRules(params.reg_lambda, params.reg_alpha, step, params.min_child_weight, monotone, symmetric)
 
 
+def set_search(params: TrainParams, schema: FeatureSchema) -> SetSearch | None:
+    """Return how features of codes are split; None where there are none."""
+    if schema.encoder is None or not schema.encoder.codes:
+        return None
+    most = max(schema.encoder.codes.values())
+    return SetSearch(schema.is_code, most, params.max_cat_to_onehot, params.max_cat_threshold)
+
+
 def make_spec(
     params: TrainParams, objective: Objective, dtrain: QuantizedDataset, n_rounds: int,
     evals: Sequence[tuple[QuantizedDataset, str]], early_stopping_rounds: int | None, init_model: Booster | None,
@@ -205,14 +218,21 @@ def make_spec(
     ignored = ignored_features(params.ignored_features, schema, groups)
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
+    check_encodings_made(params.encodings, schema)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
+    sets = set_search(params, schema)
+    if sets is not None:
+        check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
+        rules, params = replace(rules, sets=sets), replace(params, device="cpu")
     made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:
+        check_same_codes(init_model, schema)
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
-    recipe = make_recipe(params, objective, dtrain.n_rows, engines_of(params, dtrain, [data for data, _ in evals]))
+    n_engines = engines_of(params, dtrain, [data for data, _ in evals])
+    recipe = make_recipe(params, objective, dtrain.n_rows, n_engines, has_sets=sets is not None)
     return FitSpec(
         params=params, objective=objective, recipe=recipe,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
@@ -266,6 +286,10 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
         that there are not, callbacks that are none.
     """
     objective = checked_objective(params)
+    words = zip(schema.columns.categorical, encodings_of(params.encodings, schema.columns), strict=True)
+    native = [schema.columns.label(at) for at, word in words if word == NATIVE]
+    if native:
+        check_sets(params, objective, native[0])
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     ignored_features(params.ignored_features, schema)
@@ -315,7 +339,7 @@ def provenance(params: TrainParams) -> dict[str, str]:
 def rebin(tree: TreeTable, data: QuantizedDataset) -> TreeTable:
     """The same tree with its splits as bins of a data set, whose cut points must contain its split values."""
     split_bin = np.full(tree.n_nodes, -1, np.int32)
-    for node in np.flatnonzero(~tree.is_leaf).tolist():
+    for node in np.flatnonzero(~tree.is_leaf & ~tree.has_set).tolist():
         cuts = data.cuts.of(int(tree.feature[node]))
         at = int(np.searchsorted(cuts, tree.threshold[node]))
         if at < len(cuts) and cuts[at] == tree.threshold[node]:

@@ -13,15 +13,16 @@ import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.devices.row_order import RowSplits
+from daskboost.devices.row_order import BY_SET, RowSplits
 from daskboost.dtypes import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.set_bins import bins_of_sets, sets_of_bins
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, scores_of
 from daskboost.tree.table import LEAF, TreeTable
 
 
-def node_dtype(n_sums: int) -> np.dtype[np.void]:
+def node_dtype(n_sums: int, set_words: int) -> np.dtype[np.void]:
     """A node of a tree under construction. In arrays: a Python object per node costs more than its split search."""
     return np.dtype([
         ("parent", np.int32), ("depth", np.int32),
@@ -29,6 +30,7 @@ def node_dtype(n_sums: int) -> np.dtype[np.void]:
         ("low", np.float64), ("high", np.float64),  # limits of the leaf value under monotone constraints
         ("left", np.int32), ("right", np.int32), ("feature", np.int32), ("split_bin", np.int32),
         ("default_left", np.uint8), ("gain", np.float64),
+        ("right_bins", np.uint32, (set_words,)),  # where a set of bins goes right, a bit for each
     ])  # fmt: skip
 
 
@@ -53,8 +55,8 @@ class GrowingTree:
         self._params, self._rules, self._cuts, self._features = params, rules, cuts, features
         self._units, self._scores = tuple(units), scores_of(rules, units)
         self._unit_h = np.array(self._units[1::2])
-        self._nodes = np.zeros(64, node_dtype(len(sums)))
-        self._nodes[0] = (-1, 0, sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0)
+        self._nodes = np.zeros(64, node_dtype(len(sums), rules.set_words))
+        self._nodes[0] = (-1, 0, sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0, np.zeros(rules.set_words, np.uint32))
         self._paths: list[frozenset[int]] = [frozenset()]
         self._size = 1
         self.n_leaves = 1
@@ -124,7 +126,7 @@ class GrowingTree:
         gain, left_weight, right_weight = self._scores.split_values(sums, left, bounds)
         columns = {
             "left": left_ids, "right": right_ids, "feature": feature, "split_bin": candidates.split_bin[rows],
-            "default_left": candidates.default_left[rows], "gain": gain,
+            "default_left": candidates.default_left[rows], "gain": gain, "right_bins": candidates.right_bins[rows],
         }  # fmt: skip
         for name, values in columns.items():
             self._nodes[name][ids] = values
@@ -144,7 +146,8 @@ class GrowingTree:
         self._size += 2 * len(ids)
         self.n_leaves += len(ids)
         splits = RowSplits(
-            ids.astype(np.int32), left_ids, right_ids, feature, columns["split_bin"], columns["default_left"]
+            ids.astype(np.int32), left_ids, right_ids, feature, columns["split_bin"], columns["default_left"],
+            columns["right_bins"],
         )
         return splits, np.stack([left_ids, right_ids], axis=1).ravel().tolist()
 
@@ -195,7 +198,7 @@ class GrowingTree:
             gain[inner] = scores.split_values(sums[inner], sums[nodes["left"][inner]], bounds[inner])[0]
         tree = WalkArrays(
             nodes["left"].copy(), nodes["right"].copy(), nodes["feature"].copy(), nodes["split_bin"].copy(),
-            nodes["default_left"].astype(np.bool_), _saturated(weights * learning_rate),
+            nodes["default_left"].astype(np.bool_), _saturated(weights * learning_rate), nodes["right_bins"].copy(),
         )  # fmt: skip
         return finished_tree(self._cuts, tree, gain, hessian=(sums[:, 1::2] * np.array(units[1::2])).sum(axis=1))
 
@@ -212,11 +215,12 @@ class GrowingTree:
 def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64) -> TreeTable:
     """A tree as models have it; `gain`, `hessian` : per node, of its split and of its rows."""
     inner = tree.left_child != LEAF
-    threshold = np.where(inner, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
+    by_set = inner & (tree.split_bin == BY_SET)
+    threshold = np.where(inner & ~by_set, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
     return TreeTable(
         left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
         threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),
-        cover=_saturated(hessian), value=tree.value,
+        cover=_saturated(hessian), value=tree.value, sets=sets_of_bins(tree.right_bins, by_set),
     )  # fmt: skip
 
 
@@ -229,7 +233,8 @@ def _saturated(values: Float64) -> Float32:
 def walk_arrays(table: TreeTable) -> WalkArrays:
     """A tree as the row walk needs it."""
     return WalkArrays(
-        table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value
+        table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value,
+        bins_of_sets(table.sets, table.n_nodes),
     )
 
 

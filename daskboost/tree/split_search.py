@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -18,9 +18,11 @@ from daskboost.devices.cpu import split_vectors as vector_kernels
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
 from daskboost.devices.cpu.split import FeatureSlots, NodeBatch, Regular, SplitTable, Stack
+from daskboost.devices.cpu.split_sets import NO_SET_RULES, SetRules
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.dtypes import Float64, Int32, Int64, UInt8
+from daskboost.devices.row_order import BITS, no_sets, sets_of_all
+from daskboost.dtypes import Bool, Float64, Int32, Int64, UInt8, UInt32
 
 # Histograms of the nodes that a tree's split search has open, and of their parents.
 
@@ -99,6 +101,28 @@ class Searched:
 
 
 @dataclass(frozen=True)
+class SetSearch:
+    """How features of codes are split by sets."""
+
+    is_code: Bool
+    """Whether each feature is of codes, shape (features,)."""
+    most_codes: int
+    """Codes of the feature that has the most."""
+    max_onehot: int
+    max_threshold: int
+
+    @property
+    def rules(self) -> SetRules:
+        """Return the rules as kernels take them."""
+        return SetRules(self.is_code.astype(np.uint8), self.max_onehot, self.max_threshold)
+
+    @property
+    def words(self) -> int:
+        """Return the words of a set."""
+        return -(-self.most_codes // BITS)
+
+
+@dataclass(frozen=True)
 class SplitRules:
     """What makes a split allowed and good; the same for all trees of a fit."""
 
@@ -110,6 +134,8 @@ class SplitRules:
     """-1, 0 or 1 per feature; int32, shape (features,)."""
     symmetric: bool
     """One split for all nodes of a level."""
+    sets: SetSearch | None = None
+    """How features of codes are split by sets; None where there are none."""
 
     @cached_property
     def regular(self) -> Regular:
@@ -117,8 +143,13 @@ class SplitRules:
         plain = self.max_delta_step == 0 and not bool(self.monotone.any())
         return Regular(
             float(self.reg_lambda), float(self.reg_alpha), float(self.max_delta_step), float(self.least_h), plain,
-            self.monotone,
+            self.monotone, NO_SET_RULES if self.sets is None else self.sets.rules,
         )  # fmt: skip
+
+    @property
+    def set_words(self) -> int:
+        """Return the words of a set of bins; 0 where no feature is split by sets."""
+        return 0 if self.sets is None else self.sets.words
 
     @property
     def least_h(self) -> float:
@@ -178,11 +209,16 @@ class Candidates:
     default_left: UInt8
     left: Int64
     """Integer sums of the rows that go left; int64, shape as `OpenNodes.sums`."""
+    right_bins: UInt32 = field(default_factory=no_sets)
+    """Bins that go right where `split_bin` is `BY_SET`, a bit for each; uint32, shape (nodes, words)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "right_bins", sets_of_all(self.right_bins, len(self.gain)))
 
     @property
     def table(self) -> SplitTable:
         """Return the arrays as kernels write them."""
-        return SplitTable(self.gain, self.feature, self.split_bin, self.default_left, self.left)
+        return SplitTable(self.gain, self.feature, self.split_bin, self.default_left, self.left, self.right_bins)
 
 
 def combine(parts: Sequence[Candidates]) -> Candidates:
@@ -195,14 +231,14 @@ def combine(parts: Sequence[Candidates]) -> Candidates:
     def pick(name: str) -> np.ndarray:
         return np.ascontiguousarray(np.stack([getattr(part, name) for part in parts])[best, nodes])
 
-    return Candidates(pick("gain"), pick("feature"), pick("split_bin"), pick("default_left"), pick("left"))
+    return Candidates(*(pick(each.name) for each in fields(Candidates)))
 
 
-def _no_candidates(nodes: OpenNodes) -> Candidates:
+def _no_candidates(nodes: OpenNodes, set_words: int) -> Candidates:
     n = len(nodes)
     return Candidates(
         np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32), np.zeros(n, np.uint8),
-        np.zeros_like(nodes.sums),
+        np.zeros_like(nodes.sums), np.zeros((n, set_words), np.uint32),
     )  # fmt: skip
 
 
@@ -370,7 +406,7 @@ class SplitSearch:
             scores.best_per_node(stack, batch, self._slots, features, members, into)
 
         if len(nodes) >= self._threads.count:
-            found = _no_candidates(nodes)
+            found = _no_candidates(nodes, self._rules.set_words)
             table = found.table
 
             def best_of(low: int, high: int) -> None:
@@ -385,7 +421,7 @@ class SplitSearch:
             return found
 
         def best_among(features: tuple[int, int]) -> Candidates:
-            own = _no_candidates(nodes)
+            own = _no_candidates(nodes, self._rules.set_words)
             for stack in stacks:
                 search(stack, features, (0, len(stack.rows)), own.table)
             return own
@@ -399,7 +435,7 @@ class SplitSearch:
             for features in self._feature_ranges()
         ])  # fmt: skip
         gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
-        found = _no_candidates(nodes)
+        found = _no_candidates(nodes, self._rules.set_words)
         if feature >= 0:
             found.gain[:], found.feature[:], found.split_bin[:] = gain, feature, split_bin
             found.default_left[:] = default_left

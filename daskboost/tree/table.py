@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from daskboost.dtypes import Bool, Float32, Int32
+from daskboost.tree.category_sets import NO_SETS, CategorySets
 
 LEAF = -1
 """`left_child` of a leaf."""
+SHOWN_CATEGORIES = 6
+"""A condition in words names at most so many categories."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class TreeTable:
     """A tree; arrays have shape (nodes,) but for vectors' values, node 0 is the root, children come after their parent.
 
     A row with value `x` of `feature` goes to `left_child` if `x < threshold`, or if the value is missing and
-    `default_left`; otherwise to `right_child`.
+    `default_left`; otherwise to `right_child`. Where the node has a set of categories, a row goes right if `x` is one
+    of them, and a missing value as elsewhere.
     """
 
     left_child: Int32
@@ -30,9 +34,10 @@ class TreeTable:
     feature: Int32
     """Split feature; 0 in a leaf."""
     split_bin: Int32
-    """Last bin that goes left; -1 where the cut points are not known (leaves, models read from files)."""
+    """Last bin that goes left; -1 where the cut points are not known (leaves, models read from files) and where a set
+    splits."""
     threshold: Float32
-    """Split value; 0 in a leaf."""
+    """Split value; 0 in a leaf, and where a set splits."""
     default_left: Bool
     """Whether missing values go left."""
     gain: Float32
@@ -42,6 +47,8 @@ class TreeTable:
     value: Float32
     """What a leaf adds to the margin (learning rate included); an inner node's would-be value. Where leaves are
     vectors, of shape (nodes, outputs): what it adds to each output's."""
+    sets: CategorySets = NO_SETS
+    """Categories that go right, of the nodes that split by a set of them."""
 
     @property
     def n_nodes(self) -> int:
@@ -50,7 +57,11 @@ class TreeTable:
     @classmethod
     def joined(cls, trees: Sequence[TreeTable]) -> TreeTable:
         """Return trees one behind the other, each with its own numbers of nodes; `parts` gives them back."""
-        return cls(*(np.concatenate([getattr(tree, each.name) for tree in trees]) for each in fields(cls)))
+        arrays = [each.name for each in fields(cls) if each.name != "sets"]
+        return cls(
+            **{name: np.concatenate([getattr(tree, name) for tree in trees]) for name in arrays},
+            sets=CategorySets.joined([tree.sets for tree in trees], [tree.n_nodes for tree in trees]),
+        )
 
     def parts(self, ends: Sequence[int]) -> list[TreeTable]:
         """Return trees that lie one behind the other, given how many nodes there are up to the end of each."""
@@ -62,6 +73,7 @@ class TreeTable:
         return TreeTable(
             self.left_child[some], self.right_child[some], self.feature[some], self.split_bin[some],
             self.threshold[some], self.default_left[some], self.gain[some], self.cover[some], self.value[some],
+            self.sets.part(begin, end),
         )  # fmt: skip
 
     @property
@@ -93,9 +105,34 @@ class TreeTable:
     def n_leaves(self) -> int:
         return int(np.count_nonzero(self.is_leaf))
 
-    def condition(self, node: int) -> str:
-        """Return what an inner node asks of a value, in words: those for which it holds go left."""
-        return f"< {self.threshold[node]:.6g}"
+    @property
+    def has_set(self) -> Bool:
+        """Whether a node splits by a set of categories."""
+        found: Bool = self.sets.sizes(self.n_nodes) > 0
+        return found
+
+    @property
+    def yes_child(self) -> Int32:
+        """Where rows go for which a node's condition holds: to the left below a threshold, to the right in a set."""
+        return np.where(self.has_set, self.right_child, self.left_child)
+
+    @property
+    def no_child(self) -> Int32:
+        """Where rows go for which a node's condition does not hold."""
+        return np.where(self.has_set, self.left_child, self.right_child)
+
+    @property
+    def missing_child(self) -> Int32:
+        """Where rows go that have no value."""
+        return np.where(self.default_left, self.left_child, self.right_child)
+
+    def condition(self, node: int, category: Callable[[int], object] = int) -> str:
+        """Return what an inner node asks of a value, in words: "< 3" or "in {1, 4}", where `category` names codes."""
+        codes = self.sets.of(node).tolist()
+        if not codes:
+            return f"< {self.threshold[node]:.6g}"
+        more = f" and {len(codes) - SHOWN_CATEGORIES} more" if len(codes) > SHOWN_CATEGORIES else ""
+        return f"in {{{', '.join(str(category(code)) for code in codes[:SHOWN_CATEGORIES])}{more}}}"
 
     @property
     def parent(self) -> Int32:

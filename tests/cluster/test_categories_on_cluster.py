@@ -45,14 +45,16 @@ PARTITIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("encodings", ["auto", "native"])
 @pytest.mark.parametrize("kind", PARTITIONS)
-def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kind: str) -> None:
+def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kind: str, encodings: str) -> None:
     x, y = adult.drop(columns="income"), adult["income"]
-    expected = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(x, y)
+    parameters: dict[str, Any] = {"n_estimators": 5, "max_depth": 4, "encodings": encodings, "device": "cpu"}
+    expected = DaskBoostClassifier(**parameters).fit(x, y)
     rows = PARTITIONS[kind](adult)
-    found = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(rows.drop(columns="income"), rows["income"])
+    found = DaskBoostClassifier(**parameters).fit(rows.drop(columns="income"), rows["income"])
     assert found.booster_ == expected.booster_
-    by_name = DaskBoostClassifier(n_estimators=5, max_depth=4).fit(rows, "income", eval_set=[(rows, "income")])
+    by_name = DaskBoostClassifier(**parameters).fit(rows, "income", eval_set=[(rows, "income")])
     np.testing.assert_array_equal(by_name.predict_proba(x), expected.predict_proba(x))
     lazy = found.predict_proba(rows.drop(columns="income"))
     np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))

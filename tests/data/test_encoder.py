@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from reference.folds import fold_statistics
 
 from daskboost import QuantizedDataset
+from daskboost.data.categories import encode
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import FoldCounts, folds_of
 from daskboost.data.categories.statistics import Target
+from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.source import Source, make_source
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -244,3 +246,85 @@ def test_an_encoder_reads_what_it_writes(frame: pd.DataFrame) -> None:
     rows = frame.drop(columns="y")
     (first,), (second,) = (make_source(rows, schema=own.schema).batches() for own in (encoder, again))
     np.testing.assert_array_equal(first.features.on_host().matrix(), second.features.on_host().matrix())
+
+
+def test_columns_become_what_encodings_say(frame: pd.DataFrame) -> None:
+    """Also without labels, which only statistics need."""
+    words = {"town": "native", "zone": "onehot"}
+    found, encoder = features(
+        make_source(frame.drop(columns="y"), categorical=["zone"]), CategoryOptions(encodings=words)
+    )
+    town, zone = frame["town"], frame["zone"]
+    in_order = sorted(town.dropna().unique(), key=lambda level: (-(town == level).sum(), level))
+    codes = town.map({level: code for code, level in enumerate(in_order)}).to_numpy(np.float32)
+    levels = sorted(zone.dropna().unique(), key=lambda level: (-(zone == level).sum(), level))
+    each = [np.where(zone.isna(), np.nan, (zone == level).fillna(False).astype(float)) for level in levels]
+    expected = np.stack([codes, frame["size"].to_numpy(np.float32), *each], axis=1).astype(np.float32)
+    np.testing.assert_array_equal(found, expected)
+    assert encoder.schema.names == ("town", "size", *(f"zone ({level})" for level in levels))
+    assert encoder.schema.kinds == ("code", "float", *["i"] * len(levels))
+    assert encoder.codes == {0: len(in_order)}
+    assert encoder.schema.is_code.tolist() == [True] + [False] * (1 + len(levels))
+    rows = pd.DataFrame({"town": ["Rom", None], "zone": [99, None], "size": [1.0, 2.0]})
+    (batch,) = make_source(rows, schema=encoder.schema).batches()
+    unseen = [[len(in_order), 1.0, *[0.0] * len(levels)], [np.nan, 2.0, *[np.nan] * len(levels)]]
+    np.testing.assert_array_equal(batch.features.on_host().matrix(), np.array(unseen, np.float32))
+
+
+@pytest.mark.parametrize("word", ["target", "onehot", "native"])
+def test_one_word_is_for_all_columns(frame: pd.DataFrame, word: str) -> None:
+    sources = [make_source(frame, "y", categorical=["zone"]) for _ in range(2)]
+    found, encoder = features(sources[0], CategoryOptions(encodings=word))
+    each, other = features(sources[1], CategoryOptions(encodings={"town": word, 2: word}))
+    np.testing.assert_array_equal(found, each)
+    assert encoder.to_json() == other.to_json()
+    assert [own.word for own in encoder.encoders if own is not None] == [word, word]
+    again = Encoder.from_json(json.loads(json.dumps(encoder.to_json())))
+    (first,), (second,) = (make_source(frame, schema=own.schema).batches() for own in (encoder, again))
+    np.testing.assert_array_equal(first.features.on_host().matrix(), second.features.on_host().matrix())
+    assert encoder.to_json().get("version", 1) == (1 if word == "target" else 2)
+
+
+def test_statistics_stand_beside_codes(frame: pd.DataFrame) -> None:
+    """A column's statistics do not depend on what others become."""
+    expected, _ = features(make_source(frame, "y", categorical=["zone"]))
+    found, encoder = features(make_source(frame, "y", categorical=["zone"]), CategoryOptions(encodings={0: "native"}))
+    assert encoder.schema.names == ("town", "size", "zone (target)", "zone (rows)")
+    np.testing.assert_array_equal(found[:, 2:], expected[:, 3:])
+
+
+def test_each_level_has_a_bin(rng: np.random.Generator) -> None:
+    """As many as there are, whatever `max_bin`, and one for levels that are pooled or were not seen."""
+    x = pd.DataFrame({"a": rng.integers(0, 300, 4000), "b": rng.normal(size=4000)})
+    for most in (2**20, 100):
+        options = CategoryOptions(encodings="native", most_levels=most)
+        source = make_source(x, x["b"].to_numpy(), categorical=["a"])
+        data = QuantizedDataset.from_source(source, BuildOptions(16, categories=options))
+        with data, QuantizedDataset(x.assign(a=-1), x["b"], reference=data) as unseen:
+            n_levels = min(most, x["a"].nunique())
+            assert data.cuts.n_bins.tolist() == [n_levels + 1, 16]
+            assert data.cuts.of(0).tolist() == list(range(1, n_levels + 1))
+            assert unseen.cuts.n_bins[0] == n_levels + 1
+
+
+ENCODINGS: dict[str, tuple[Any, str]] = {
+    "no word": (5, "has 5, which is no encoding; encodings are auto, native, onehot, target"),
+    "another word": ({"town": "one-hot"}, "has 'one-hot' for column 'town', .* did you mean 'onehot'"),
+    "another column": ({"twon": "native"}, "names 'twon', no column of X; it has 'town', 'size', 'zone', 'y'"),
+    "a position too far": ({9: "native"}, "names 9, no column of X"),
+    "numbers": ({"size": "native"}, "names 'size', a column of numbers: name it in categorical_features too"),
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_encodings_that_cannot_be_are_refused(frame: pd.DataFrame, name: str) -> None:
+    encodings, match = ENCODINGS[name]
+    with pytest.raises(ParameterError, match=f"encodings.*{match}"):
+        QuantizedDataset(frame, frame["y"], encodings=encodings)
+
+
+def test_too_many_levels_for_a_feature_each_are_refused(frame: pd.DataFrame) -> None:
+    rows = frame.assign(number=np.resize([str(i) for i in range(300)], N))
+    with pytest.raises(DataError, match="column 'number' has 200 levels"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "MOST_ONEHOT", 199)
+        QuantizedDataset(rows, "y", encodings="onehot")

@@ -120,7 +120,7 @@ def test_nodes_that_are_not_there_are_not_split(runtime: Runtime, n_splits: int,
     splits = random_splits(rng, list(range(n_splits)), n_splits, layout)
     there = rng.random(n_splits) < 0.5
     there[-1] = True
-    columns = np.stack([np.asarray(getattr(splits, each.name), np.int32) for each in fields(splits)])
+    columns = splits.columns
     columns[0, ~there] = -1
     rows.reserve(3 * n_splits, n_splits)
     rows.split_rows(view, rows.chunks[0], xp.asarray(columns))

@@ -25,7 +25,8 @@ def models() -> tuple[bytes, ...]:
         random_booster(rng, objective, n_iterations=2, n_splits=3, names=i % 2 == 0)
         for i, objective in enumerate(OBJECTIVES)
     ]
-    made.append(random_booster(rng, SoftProb(3), n_iterations=2, n_splits=3, vectors=True))
+    for options in ({"vectors": True}, {"codes": range(7)}, {"codes": (3, 40, 1000, 2**24 - 1), "vectors": True}):
+        made.append(random_booster(rng, SoftProb(3), n_iterations=2, n_splits=3, **options))
     files = [booster.to_bytes(file_format) for booster in made for file_format in get_args(Format)]
     rows, label = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
     for params in (
@@ -36,6 +37,9 @@ def models() -> tuple[bytes, ...]:
     ):
         booster = xgb.train({"max_depth": 2, "nthread": 1, **params}, xgb.DMatrix(rows, label), num_boost_round=2)
         files += [bytes(booster.save_raw(file_format)) for file_format in ("json", "ubj")]
+    codes = xgb.DMatrix(rows.round() + 4, label, feature_types=["c"] * 4, enable_categorical=True)
+    booster = xgb.train({"max_depth": 3, "nthread": 1, "max_cat_to_onehot": 3}, codes, num_boost_round=2)
+    files += [bytes(booster.save_raw(file_format)) for file_format in ("json", "ubj")]
     return tuple(files)
 
 

@@ -15,6 +15,7 @@ from daskboost.data.chunks.packing import n_words
 from daskboost.devices.cpu import quantize as pack
 from daskboost.devices.cpu import split
 from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
+from daskboost.devices.cpu.split_sets import NO_SET_RULES
 from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.devices.gpu.runtime.kernel_source import parse
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
@@ -98,7 +99,7 @@ def test_weights_and_gains(runtime: Runtime, regular: tuple[float, float, float,
     out = runtime.xp.zeros((n, 7))
     launch(runtime, "weights_and_gains", n, sums, left, bounds, n, unit_g, unit_h, *regular, monotone, out)
     found = to_host(out)
-    units, rules = (unit_g, unit_h), split.Regular(*regular, False, np.zeros(1, np.int32))
+    units, rules = (unit_g, unit_h), split.Regular(*regular, False, np.zeros(1, np.int32), NO_SET_RULES)
     same_bits(found[:, 0], split.leaf_weights(sums, units, rules, bounds))
     gain, left_weight, right_weight = split.split_values(sums, left, units, rules, bounds)
     same_bits(found[:, 1], left_weight)

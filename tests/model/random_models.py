@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_batch import CATEGORY_CODE, FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
 from daskboost.objectives.classification import Logistic, SoftMax, SoftProb
@@ -20,6 +21,7 @@ from daskboost.objectives.regression import (
     SquaredError,
     Tweedie,
 )
+from daskboost.tree.category_sets import CategorySets
 from daskboost.tree.table import TreeTable
 
 OBJECTIVES: tuple[Objective, ...] = (
@@ -38,11 +40,13 @@ OBJECTIVES: tuple[Objective, ...] = (
 
 
 def random_tree(
-    rng: np.random.Generator, n_features: int, n_splits: int, chain: bool = False, width: int = 1
-) -> TreeTable:
+    rng: np.random.Generator, n_features: int, n_splits: int, chain: bool = False, width: int = 1,
+    codes: Sequence[int] = (),
+) -> TreeTable:  # fmt: skip
     """A tree grown by splitting random leaves, or always the newest one (`chain`), on random values.
 
-    Leaves of `width` above 1 are vectors.
+    Leaves of `width` above 1 are vectors. Splits on a third of the features, the first ones, are by sets of `codes`
+    where there are any.
     """
     children: dict[int, tuple[int, int]] = {}
     leaves = [0]
@@ -55,7 +59,7 @@ def random_tree(
     values = rng.normal(size=n if width == 1 else (n, width)).astype(np.float32)
     # Thresholds from a small grid, both zeros among them, so that rows often hit them exactly.
     grid = np.array([-1.5, -0.5, -0.0, 0.0, 0.25, 1.0], np.float32)
-    return TreeTable(
+    table = TreeTable(
         left_child=np.array([children.get(i, (-1, -1))[0] for i in range(n)], np.int32),
         right_child=np.array([children.get(i, (-1, -1))[1] for i in range(n)], np.int32),
         feature=np.where(inner, rng.integers(0, n_features, n), 0).astype(np.int32),
@@ -66,6 +70,23 @@ def random_tree(
         cover=_covers(rng, children, n),
         value=(0.3 * values).astype(np.float32),
     )
+    return with_sets(rng, table, n_features, codes) if codes else table
+
+
+def with_sets(rng: np.random.Generator, tree: TreeTable, n_features: int, codes: Sequence[int]) -> TreeTable:
+    """The same tree, whose splits on the first third of the features are by sets, of up to all codes but one."""
+    has_set = ~tree.is_leaf & (tree.feature < code_features(n_features))
+    sizes = np.where(has_set, rng.integers(1, len(codes), tree.n_nodes), 0)
+    return replace(
+        tree,
+        threshold=np.where(has_set, np.float32(0), tree.threshold),
+        sets=CategorySets.of_nodes([rng.choice(codes, size, replace=False) for size in sizes]),
+    )
+
+
+def code_features(n_features: int) -> int:
+    """How many features of models with codes hold these: the first ones."""
+    return -(-n_features // 3)
 
 
 def _covers(rng: np.random.Generator, children: dict[int, tuple[int, int]], n: int) -> Float32:
@@ -87,18 +108,23 @@ def random_booster(
     base_score: float | Sequence[float] = 0.4,
     names: bool = False,
     vectors: bool = False,
+    codes: Sequence[int] = (),
 ) -> Booster:
-    """A model of random trees, as many per iteration as the objective has outputs, or one of `vectors`."""
+    """A model of random trees, as many per iteration as the objective has outputs, or one of `vectors`.
+
+    `codes` : see `random_tree`.
+    """
     n_outputs, width = (1, objective.n_outputs) if vectors else (objective.n_outputs, 1)
-    trees = [random_tree(rng, n_features, n_splits, chain, width) for _ in range(n_iterations * n_outputs)]
+    trees = [random_tree(rng, n_features, n_splits, chain, width, codes) for _ in range(n_iterations * n_outputs)]
     labels = tuple(f"feature {i}" for i in range(n_features)) if names else None
+    n_codes = code_features(n_features) if codes else 0
     return Booster(
         trees=tuple(trees),
         tree_outputs=tuple(range(n_outputs)) * n_iterations,
         iteration_indptr=tuple(range(0, len(trees) + 1, n_outputs)),
         objective=objective,
         base_score=tuple(np.atleast_1d(base_score).tolist()),
-        schema=FeatureSchema(labels, ("float",) * n_features),
+        schema=FeatureSchema(labels, (CATEGORY_CODE,) * n_codes + ("float",) * (n_features - n_codes)),
     )
 
 
@@ -108,4 +134,15 @@ def random_rows(rng: np.random.Generator, n_rows: int, n_features: int = 5) -> F
     exact = rng.choice(np.array([-1.5, -0.5, -0.0, 0.0, 0.25, 1.0], np.float32), rows.shape)
     rows = np.where(rng.random(rows.shape) < 0.3, exact, rows)
     rows[rng.random(rows.shape) < 0.2] = np.nan
+    return rows
+
+
+def random_codes(rng: np.random.Generator, n_rows: int, codes: Sequence[int], n_features: int = 5) -> Float32:
+    """Rows for models with `codes`: those, their neighbours, numbers that are no codes, and missing values."""
+    rows = random_rows(rng, n_rows, n_features)
+    n_codes = code_features(n_features)
+    odd = np.array([-1, -0.5, -0.0, 0.25, 2**24 - 1, 2**24, 3e9, -1e30, np.inf, -np.inf], np.float32)
+    values = rng.choice(np.asarray(codes, np.float32), (n_rows, n_codes)) + rng.integers(0, 2, (n_rows, n_codes))
+    values = np.where(rng.random(values.shape) < 0.2, rng.choice(odd, values.shape), values)
+    rows[:, :n_codes] = np.where(rng.random(values.shape) < 0.1, np.nan, values)
     return rows

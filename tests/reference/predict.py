@@ -14,8 +14,13 @@ def leaf_of(tree: TreeTable, row: Float32) -> int:
     """The leaf in which a row ends."""
     node = 0
     while tree.left_child[node] >= 0:
-        value = row[tree.feature[node]]
-        goes_left = tree.default_left[node] if np.isnan(value) else value < tree.threshold[node]
+        value, codes = row[tree.feature[node]], tree.sets.of(node).tolist()
+        if np.isnan(value):
+            goes_left = bool(tree.default_left[node])
+        elif codes:
+            goes_left = not (0 <= value < 2**24 and int(value) in codes)
+        else:
+            goes_left = bool(value < tree.threshold[node])
         node = int(tree.left_child[node] if goes_left else tree.right_child[node])
     return node
 

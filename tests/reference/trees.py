@@ -12,15 +12,16 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from reference import gradients, partition, residuals, split
+from reference import gradients, partition, residuals, split, split_sets
 
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams
+from daskboost.tree.category_sets import CategorySets
+from daskboost.tree.growing_tree import walk_arrays
 from daskboost.tree.table import TreeTable
 
 Quantized = tuple[dict[int, tuple[int, int]], tuple[float, float]]
@@ -39,6 +40,7 @@ class Node:
     split_bin: int = -1
     default_left: bool = False
     gain: float = 0.0
+    right_bins: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Problem:
     monotone: Sequence[int] = ()
     groups: Sequence[Sequence[int]] = ()
     """Interaction constraints."""
+    limits: split_sets.SetRules = field(default_factory=split_sets.SetRules)
+    """How sets of categories split features."""
     rules: split.Rules = field(init=False)
     search_rules: split.Rules = field(init=False)
     leaf_rules: split.Rules = field(init=False)
@@ -113,14 +117,14 @@ def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
             from reference.vectors import VectorTree
 
             trees.append(tree := VectorTree(problem, iteration, g, h, margin).grown())
-            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            walk = walk_arrays(tree)
             for row in range(len(label)):
                 margin[row] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
             continue
         for output in range(objective.n_outputs):
             tree = Tree(problem, iteration, output, g[:, output], h[:, output], margin[:, output]).grown()
             trees.append(tree)
-            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            walk = walk_arrays(tree)
             for row in range(len(label)):
                 margin[row, output] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
     return trees
@@ -241,7 +245,9 @@ class Tree:
     def best(self, node: int) -> split.Split:
         if self.nodes[node].depth == self.params.depth_limit:
             return split.Split(-split.INF, -1, -1, False, (0, 0))
-        return split.best(self.problem.search_rules, self.rows_of(node), self.features(node))
+        return split_sets.best(
+            self.problem.search_rules, self.problem.limits, self.rows_of(node), self.features(node)
+        )
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> split.Split:
         rows = [self.rows_of(node) for node in level]
@@ -251,7 +257,10 @@ class Tree:
         """Make the children of a node."""
         own, f = self.nodes[node], chosen.feature
         n_bins = int(self.problem.cuts.n_bins[f])
-        sides = partition.split(own.rows, self.problem.symbols[:, f], chosen.bin, n_bins, chosen.default_left)
+        own.right_bins = split_sets.right_bins_of(chosen)
+        sides = partition.split(
+            own.rows, self.problem.symbols[:, f], chosen.bin, n_bins, chosen.default_left, own.right_bins
+        )
         own.feature, own.split_bin, own.default_left = f, chosen.bin, chosen.default_left
         own.left, own.right = len(self.nodes), len(self.nodes) + 1
         own.gain, bounds = self.judge(node, chosen)
@@ -264,7 +273,7 @@ class Tree:
         """The gain that a split's node records, and the bounds of the children's values."""
         own, rows, rules = self.nodes[node], self.rows_of(node), self.problem.rules
         f, n_bins = chosen.feature, int(self.problem.cuts.n_bins[chosen.feature])
-        left = split.left_of(rows, f, chosen.bin, chosen.default_left)
+        left = self.left_of(rows, chosen)
         right = (rows.sums[0] - left[0], rows.sums[1] - left[1])
         low_weight, high_weight = (split.weight(rules, *rows.worth(side), own.bounds) for side in (left, right))
         middle, (low, high), direction = (low_weight + high_weight) / 2, own.bounds, rules.direction(f)
@@ -272,8 +281,15 @@ class Tree:
             direction = int(np.sign(high_weight - low_weight))
         bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
         exact = self.rows_of(node, self.exact)
-        exact_left = split.left_of(exact, f, chosen.bin, chosen.default_left)
+        exact_left = self.left_of(exact, chosen)
         return split.own_gain(self.problem.leaf_rules, exact, exact_left), bounds[direction]
+
+    @staticmethod
+    def left_of(rows: split.Rows, chosen: split.Split) -> tuple[int, int]:
+        """Sums of the rows that a split sends left."""
+        if isinstance(chosen, split_sets.SetSplit):
+            return split_sets.left_of(rows, chosen.feature, chosen.right, chosen.default_left)
+        return split.left_of(rows, chosen.feature, chosen.bin, chosen.default_left)
 
     def features(self, node: int) -> list[int]:
         """Features that a node may split on, in increasing order."""
@@ -304,12 +320,14 @@ class Tree:
     def as_table(self, values: Float32, covers: Float32) -> TreeTable:
         nodes, cuts = self.nodes, self.problem.cuts
         splits = np.array([[max(n.feature, 0), max(n.split_bin, 0)] for n in nodes], np.int32)
-        thresholds = np.where([n.left >= 0 for n in nodes], cuts.thresholds(splits[:, 0], splits[:, 1]), 0)
+        by_value = [n.left >= 0 and not n.right_bins for n in nodes]
+        thresholds = np.where(by_value, cuts.thresholds(splits[:, 0], splits[:, 1]), 0)
         return TreeTable(
             np.array([n.left for n in nodes], np.int32), np.array([n.right for n in nodes], np.int32),
             np.array([n.feature for n in nodes], np.int32), np.array([n.split_bin for n in nodes], np.int32),
             thresholds.astype(np.float32), np.array([n.default_left for n in nodes], np.bool_),
             np.array([n.gain for n in nodes], np.float32), covers, values,
+            CategorySets.of_nodes([sorted(n.right_bins) for n in nodes]),
         )  # fmt: skip
 
     def with_quantiles(self, values: Float32, margin: Float32, output: int) -> Float32:

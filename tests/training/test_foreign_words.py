@@ -107,7 +107,7 @@ PLACES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize(("place", "word", "message"), [
     ("fit", "cat_features", "give it to the constructor: categorical_features=..."),
-    ("fit", "one_hot_max_size", "categorical columns become target statistics"),
+    ("fit", "one_hot_max_size", "use encodings={'column': 'onehot'}"),
     ("fit", "eta", "give it to the constructor: learning_rate=..."),
     ("fit", "max_depth", "give it to the constructor: max_depth=..."),
     ("fit", "verbosity", "metrics are printed by train and fit with verbose=True"),

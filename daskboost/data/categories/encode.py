@@ -3,6 +3,7 @@
     levels of each column, labels -> codes, targets by level and fold -> encoder, and statistics of training rows
 
 Both are sums over partitions, in any order: partitions do not show in the encoder, nor does the place where they lie.
+Columns that become no statistics take the first read alone, and no labels.
 """
 
 from __future__ import annotations
@@ -13,21 +14,44 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from daskboost.data.categories.encoder import ColumnEncoder, Encoder, category_columns, codes_of
+import numpy as np
+
+from daskboost.data.categories.column_encoders import (
+    ENCODERS,
+    NATIVE,
+    ONEHOT,
+    TARGET,
+    CodeColumn,
+    ColumnEncoder,
+    OneHotColumn,
+    TargetColumn,
+)
+from daskboost.data.categories.encoder import Encoder, category_columns, codes_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
 from daskboost.data.categories.levels import LevelCounts, Levels
-from daskboost.data.categories.pairs import MOST_COMPLEXITY, CategoryCounts, Pair, PairCounts, chosen_pairs
+from daskboost.data.categories.pairs import (
+    MOST_COMPLEXITY,
+    CategoryCounts,
+    Pair,
+    PairCounts,
+    PairEncoder,
+    chosen_pairs,
+)
 from daskboost.data.categories.statistics import Target, count_labels
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.read import ReadSpec
-from daskboost.data.input.row_batch import CATEGORICAL, host_column
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema, host_column
+from daskboost.data.input.schema import listed
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.cpu.threads import on_threads
 from daskboost.dtypes import Float32
-from daskboost.errors import DataError
+from daskboost.errors import DataError, ParameterError
+from daskboost.foreign_words import hint_of
+from daskboost.params import shown
 
 if TYPE_CHECKING:
     from daskboost.data.chunks.build import Runner
@@ -37,6 +61,13 @@ logger = logging.getLogger(__name__)
 MOST_LEVELS = 2**20
 """Levels of a column that a model keeps; others are pooled. While rows are quantized, counts of so many in ten folds
 take 168 MB on each worker for one statistic."""
+MOST_CODES = MAX_BIN_LIMIT - 1
+"""Levels of a column of codes that have a bin each; others are pooled in one more bin, as which unseen ones count."""
+MOST_ONEHOT = 256
+"""Levels of a column of which each may be a feature. More of them make histograms of mostly empty features, where one
+feature of codes is split by the same sets of one level, and by others."""
+AUTO = "auto"
+"""Word of encodings for the default: target statistics."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +80,61 @@ class CategoryOptions:
     """Levels of a column, and of a pair, that are kept; the rarest others are pooled, and known as unseen."""
     complexity: int = MOST_COMPLEXITY
     """Columns that a combination has at most: see `max_ctr_complexity`."""
+    encodings: object = AUTO
+    """What columns become, see `encodings_of`."""
+
+
+def check_encodings(value: object) -> None:
+    """Refuse what no column could become, before columns are known: ParameterError."""
+    by_column = value if isinstance(value, Mapping) else {"": value}
+    words = (AUTO, *ENCODERS)
+    for column, word in by_column.items():
+        if not (isinstance(word, str) and word in words):
+            of_column = f" for column {column!r}" if isinstance(value, Mapping) else ""
+            hint = hint_of(word if isinstance(word, str) else "", frozenset(words), "encodings")
+            raise ParameterError(f"encodings={shown(value)} has {shown(word)}{of_column}, which is no encoding; {hint}")
+
+
+def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
+    """Return the word of the encoding of each categorical column.
+
+    Parameters
+    ----------
+    value : str or mapping
+        "target", "onehot", "native" or "auto", which is "target", for all categorical columns; or such words by the
+        names or positions of columns, of which others are "auto".
+    schema : FeatureSchema
+        The columns.
+
+    Raises
+    ------
+    ParameterError
+        A word that there is not; a column that there is not, or that holds numbers.
+    """
+    check_encodings(value)
+    words = dict.fromkeys(schema.categorical, value if isinstance(value, str) else AUTO)
+    if isinstance(value, Mapping):
+        for column, word in value.items():
+            words[_categorical_column(column, schema)] = word
+    return tuple(TARGET if words[at] == AUTO else words[at] for at in schema.categorical)
+
+
+def _categorical_column(column: object, schema: FeatureSchema) -> int:
+    """Return the place of a column that `encodings` names by its name or position."""
+    names = [schema.label(at) for at in range(schema.n_features)]
+    if isinstance(column, str) and column in names:
+        place = names.index(column)
+    elif isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
+        place = column
+    else:
+        known = listed([repr(name) for name in names])
+        raise ParameterError(f"encodings names {shown(column)}, no column of X; it has {known}.")
+    if place not in schema.categorical:
+        raise ParameterError(
+            f"encodings names {names[place]!r}, a column of numbers: name it in categorical_features too, or leave it "
+            "out"
+        )
+    return place
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +145,21 @@ class PartitionCategories:
     """Rows of each partition."""
     levels: tuple[LevelCounts, ...]
     """The levels of each categorical column."""
-    labels: KeyTable
+    labels: KeyTable | None
+    """None where nothing is made of labels."""
 
     def __add__(self, other: PartitionCategories) -> PartitionCategories:
         levels = tuple(a + b for a, b in zip(self.levels, other.levels, strict=True))
-        return PartitionCategories(self.sizes + other.sizes, levels, self.labels + other.labels)
+        labels = None if self.labels is None or other.labels is None else self.labels + other.labels
+        return PartitionCategories(self.sizes + other.sizes, levels, labels)
 
 
 @dataclass(frozen=True)
 class LevelReader:
-    """The first read of categorical columns: counts levels and labels."""
+    """The first read of categorical columns: counts levels, and labels."""
 
     spec: ReadSpec
+    counts_labels: bool
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
@@ -78,8 +167,8 @@ class LevelReader:
         with naming(where):
             columns = category_columns(spec, block)
             levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
-            label, weight = _labels(block, given, spec)
-            return PartitionCategories((n_rows_of(block),), tuple(levels), count_labels(label, weight))
+            labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
+            return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +176,8 @@ class FoldReader:
     """The second read of categorical columns: counts targets by level and fold, of columns and of pairs of them."""
 
     spec: ReadSpec
-    levels: tuple[Levels, ...]
+    levels: tuple[Levels | None, ...]
+    """Levels of each categorical column; None of those that become no statistics."""
     pairs: tuple[Pair, ...]
     target: Target
     options: CategoryOptions
@@ -98,9 +188,12 @@ class FoldReader:
         with naming(where):
             codes = codes_of(self.levels, self.spec, block)
             levels = self.target.levels(*_labels(block, given, self.spec))
-        n_codes, (seed, first_row) = [own.n_levels for own in self.levels], (self.options.seed, given[FIRST_ROW])
-        counts = FoldCounts.of(codes, n_codes, seed, first_row, levels, self.target, self.spec.threads)
-        of_columns = dict(zip(self.spec.schema.columns.categorical, codes, strict=True))
+        n_codes = [own.n_levels for own in self.levels if own is not None]
+        counted = [found for found in codes if found is not None]
+        seed, first_row = self.options.seed, given[FIRST_ROW]
+        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads)
+        each = zip(self.spec.schema.columns.categorical, codes, strict=True)
+        of_columns = {at: found for at, found in each if found is not None}
         folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps
         pairs = on_threads(
             lambda pair: PairCounts.of(pair, of_columns, most, folds, levels, steps), self.pairs, self.spec.threads
@@ -121,34 +214,63 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     Raises
     ------
     DataError, DataTypeError
-        As `LevelCounts.of`, and of labels as `ReadSpec.read`; no labels.
+        As `LevelCounts.of`, and of labels as `ReadSpec.read`; no labels where statistics are made of them; more levels
+        than an encoding takes.
+    ParameterError
+        As `encodings_of`.
     """
-    if not source.schema.categorical or source.schema.encoder is not None:
+    schema = source.schema
+    if schema.encoder is not None:
         return source
-    names = [source.schema.label(at) for at in source.schema.categorical]
-    if not source.has("label"):
+    words = encodings_of(options.encodings, schema)
+    if not words:
+        return source
+    names = [schema.label(at) for at in schema.categorical]
+    if TARGET in words and not source.has("label"):
         raise DataError(
-            f"X has categorical columns, such as {names[0]!r}, whose statistics need labels: pass y, or reference= of "
-            "the data set that a model is trained on"
+            f"X has categorical columns, such as {names[words.index(TARGET)]!r}, whose statistics need labels: pass y, "
+            "or reference= of the data set that a model is trained on, or encodings='native'"
         )
     spec = replace(source.spec, threads=runner.threads)
-    found = runner.total(source, LevelReader(spec))
-    levels = tuple(Levels.kept(counts, options.most_levels) for counts in found.levels)
+    found = runner.total(source, LevelReader(spec, TARGET in words))
+    most = {TARGET: options.most_levels, ONEHOT: options.most_levels, NATIVE: min(options.most_levels, MOST_CODES)}
+    levels = tuple(Levels.kept(own, most[word]) for own, word in zip(found.levels, words, strict=True))
     _say_pooled(names, levels)
+    for name, own, word in zip(names, levels, words, strict=True):
+        if word == ONEHOT and own.n_levels > MOST_ONEHOT:
+            raise DataError(
+                f"encodings: column {name!r} has {own.n_levels} levels, and {ONEHOT!r} makes features of at most "
+                f"{MOST_ONEHOT}: choose {NATIVE!r} or {TARGET!r} for it"
+            )
+    plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
+    encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
+    if found.labels is None:
+        return source.with_schema(_encoder(schema, Target(np.empty(0, np.float32), ()), (), encoders).schema)
     target = Target.of(found.labels, source.spec.classes is not None)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
-    n_levels = {at: own.n_levels for at, own in zip(source.schema.categorical, levels, strict=True)}
+    counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
+    each = zip(schema.categorical, counted, strict=True)
+    n_levels = {at: own.n_levels for at, own in each if own is not None}
     pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
-    reader = FoldReader(spec, levels, pairs, target, options)
+    reader = FoldReader(spec, counted, pairs, target, options)
     counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
-    encoders = iter([ColumnEncoder(*each) for each in zip(levels, summary.columns.tables, strict=True)])
-    encoder = Encoder(
-        source.schema, target, summary.columns.priors,
-        tuple(next(encoders) if kind == CATEGORICAL else None for kind in source.schema.kinds), summary.pairs,
-    )  # fmt: skip
+    tables = iter(summary.columns.tables)
+    encoders = [
+        made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
+    ]
     trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
-    return trained.with_schema(encoder.schema)
+    return trained.with_schema(_encoder(schema, target, summary.columns.priors, encoders, summary.pairs).schema)
+
+
+def _encoder(
+    columns: FeatureSchema, target: Target, priors: tuple[float, ...], encoders: Sequence[ColumnEncoder | None],
+    pairs: tuple[PairEncoder, ...] = (),
+) -> Encoder:  # fmt: skip
+    """Return the encoder of columns, of which the categorical ones have these, and of pairs of them."""
+    each = iter(encoders)
+    of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in columns.kinds)
+    return Encoder(columns, target, priors, of_columns, pairs)
 
 
 def _say_pooled(names: Sequence[str], levels: Sequence[Levels]) -> None:

@@ -1,24 +1,24 @@
 """How a model's raw columns become the features that its trees split.
 
-A numerical column is one feature. A categorical column becomes target statistics of its levels and their frequency, or
-a code where it has but two; behind these come target statistics of pairs of columns. All are numbers, so that all that
-comes after (sketches, bins, trees) knows nothing of categories.
+A numerical column is one feature. A categorical column becomes what its encoding says (`column_encoders.py`); behind
+these come target statistics of pairs of columns.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatistics, encoder_from_json
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
-from daskboost.data.categories.levels import UNKNOWN, Levels
+from daskboost.data.categories.levels import Levels
 from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
-from daskboost.data.categories.read_column import MISSING
-from daskboost.data.categories.statistics import StatisticTable, Target
+from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
@@ -32,43 +32,10 @@ if TYPE_CHECKING:
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-
+VERSION = 2
+"""The newest version of encoders in files: 2 has columns that are not target statistics."""
 TILE_ROWS = 2**14
 """Rows whose features are made together, so that what they are made of stays in a core's cache."""
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnEncoder:
-    """The levels of one categorical column, and what their rows have counted."""
-
-    levels: Levels
-    table: StatisticTable
-
-    def frequencies(self, codes: Int32) -> Float32:
-        """Return how many training rows have the level of each row; float32, shape (rows,)."""
-        return self._rows[codes]
-
-    @cached_property
-    def _rows(self) -> Float32:
-        """The training rows of each code; of `UNKNOWN` and `MISSING`, which are negative, at the end."""
-        assert (UNKNOWN, MISSING) == (-2, -1)
-        rows = self.table.counts[:, 0].astype(np.float32)
-        return np.concatenate([rows[:-1], [np.float32(0)], rows[-1:]])
-
-    def numbers(self, codes: Int32) -> Float32:
-        """Return the codes as numbers, the number of levels where a value is none of them; float32, NaN missing."""
-        numbers = np.where(codes == UNKNOWN, self.levels.n_levels, codes).astype(np.float32)
-        numbers[codes == MISSING] = np.nan
-        return numbers
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder."""
-        return {"levels": self.levels.to_json(), "table": self.table.to_json()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ColumnEncoder:
-        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none."""
-        return cls(Levels.from_json(values["levels"]), StatisticTable.from_json(values["table"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +65,7 @@ class Encoder:
     @cached_property
     def edges(self) -> tuple[int, ...]:
         """Return the first feature of each column, and last the number of features of single columns."""
-        widths = [1 if encoder is None else self._n_statistics(encoder) + 1 for encoder in self.encoders]
+        widths = [1 if encoder is None else len(encoder.features(self.target)) for encoder in self.encoders]
         return tuple(np.concatenate([[0], np.cumsum(widths)]).tolist())
 
     @cached_property
@@ -106,9 +73,23 @@ class Encoder:
         """Return the columns of each feature of a pair; these are behind those of single columns."""
         return tuple(own.pair.columns for own in self.pairs for _ in self.priors)
 
-    def _n_statistics(self, encoder: ColumnEncoder) -> int:
-        """Return how many statistics a column has: none where two levels, told apart by their codes, are all."""
-        return len(self.priors) if encoder.levels.n_levels > 2 else 0
+    @cached_property
+    def codes(self) -> dict[int, int]:
+        """Return the features that are codes of levels, each with the number of these."""
+        return {
+            self.edges[column]: encoder.levels.n_levels for column, encoder in enumerate(self.encoders)
+            if encoder is not None and encoder.has_codes
+        }  # fmt: skip
+
+    def has_codes_of(self, other: Encoder) -> bool:
+        """Whether codes are of the same categories in the features of both."""
+        def codes(encoder: Encoder) -> list[tuple[int, object]]:
+            return [
+                (at, own.names) for at, own in enumerate(encoder.encoders)
+                if own is not None and own.has_codes
+            ]  # fmt: skip
+
+        return codes(self) == codes(other)
 
     @cached_property
     def schema(self) -> FeatureSchema:
@@ -116,10 +97,10 @@ class Encoder:
         names: dict[str, None] = {}
         kinds: list[str] = []
         for column, (kind, encoder) in enumerate(zip(self.columns.kinds, self.encoders, strict=True)):
-            name, n_statistics = self.columns.label(column), 0 if encoder is None else self._n_statistics(encoder)
-            statistics = [f"{name} ({what})" for what in (*self.target.labels, "rows")] if n_statistics else [name]
-            _add_unique(names, statistics)
-            kinds += [*["float"] * n_statistics, kind if encoder is None else "int"]
+            made = [("", kind)] if encoder is None else encoder.features(self.target)
+            name = self.columns.label(column)
+            _add_unique(names, [f"{name} ({what})" if what else name for what, _ in made])
+            kinds += [kind_of_feature for _, kind_of_feature in made]
         for own in self.pairs:
             name = ", ".join(map(self.columns.label, own.pair.columns))
             _add_unique(names, [f"{name} ({what})" for what in self.target.labels])
@@ -131,6 +112,11 @@ class Encoder:
         if (made.names, made.kinds) != (features.names, features.kinds):
             raise ValueError(f"the encoder makes {made.n_features} features, not the {features.n_features} there are")
         return made
+
+    def category(self, feature: int, code: int) -> object:
+        """Return the level whose code is a feature's value; the code itself where no level has it."""
+        own = self.encoders[bisect_right(self.edges, feature) - 1]
+        return code if own is None or code >= own.levels.n_levels else own.names[code]
 
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block of raw rows.
@@ -159,7 +145,8 @@ class Encoder:
         found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
-        columns = codes_of([own.levels for own in self.encoders if own is not None], spec, rows)
+        levels = [own.levels for own in self.encoders if own is not None]
+        columns = [codes for codes in codes_of(levels, spec, rows) if codes is not None]
         counts: CategoryCounts | None = given.get(FOLD_COUNTS)
         if counts is not None:  # found once, on a thread each, before all threads ask for them
             on_threads(lambda own: own.cells, [counts.of_pair(own.pair) for own in self.pairs], spec.threads)
@@ -181,25 +168,20 @@ class Encoder:
     def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
                     ) -> None:  # fmt: skip
         """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
-        statistics = self.target.statistics(self.priors)
+        given = self.target.statistics(self.priors)
+        statistics = RowStatistics(given, None if counts is None else counts.columns, folds)
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
         codes_of_columns = dict(zip((at for at, _ in encoders), columns, strict=True))
-        for place, (at, encoder) in enumerate(encoders):
-            codes, first = codes_of_columns[at], self.edges[at]
-            if not self._n_statistics(encoder):
-                out[:, first] = encoder.numbers(codes)
-                continue
-            out[:, self.edges[at + 1] - 1] = encoder.frequencies(codes)
+        place = 0
+        for at, encoder in encoders:
+            own = out[:, self.edges[at] : self.edges[at + 1]]
+            encoder.fill(codes_of_columns[at], partial(statistics.of, place), own)
+            place += encoder.table is not None
+        for place, pair in enumerate(self.pairs):
             if counts is None or folds is None:
-                values = encoder.table.values(codes, statistics)
+                values = pair.values(codes_of_columns, given)
             else:
-                values = counts.columns.values(place, codes, folds, statistics)
-            out[:, first : first + len(self.priors)] = values
-        for place, own in enumerate(self.pairs):
-            if counts is None or folds is None:
-                values = own.values(codes_of_columns, statistics)
-            else:
-                values = counts.of_pair(own.pair).values(codes_of_columns, folds, statistics)
+                values = counts.of_pair(pair.pair).values(codes_of_columns, folds, given)
             first = self.edges[-1] + place * len(self.priors)
             out[:, first : first + len(self.priors)] = values
 
@@ -217,31 +199,40 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
+        version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
         pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
-        return {
+        return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors,
-            "columns": [None if encoder is None else encoder.to_json() for encoder in self.encoders], **pairs,
+            "priors": self.priors, "columns": made, **pairs,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Encoder:
-        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none."""
+        """Return the encoder that gave these values; KeyError, TypeError or ValueError where they are none.
+
+        Files say the least version that reads them: 1, which is not said, has statistics alone.
+        """
+        if not 1 <= values.get("version", 1) <= VERSION:
+            raise ValueError(f"the encoder has version {values['version']}, this daskboost reads up to {VERSION}")
         names, kinds = values["names"], tuple(values["kinds"])
         columns = FeatureSchema(None if names is None else tuple(names), kinds)
-        encoders = [None if own is None else ColumnEncoder.from_json(own) for own in values["columns"]]
+        encoders = [None if own is None else encoder_from_json(own) for own in values["columns"]]
         target, priors = Target.from_json(values["target"]), tuple(float(prior) for prior in values["priors"])
         categorical = tuple(at for at, own in enumerate(encoders) if own is not None)
         if len(encoders) != len(kinds) or categorical != columns.categorical:
             raise ValueError("the columns that have encoders are not those of categories")
-        n_levels = {at: own.levels.n_levels for at, own in enumerate(encoders) if own is not None}
+        n_levels = {
+            at: own.levels.n_levels for at, own in enumerate(encoders) if own is not None and own.table is not None
+        }
         pairs = tuple(PairEncoder.from_json(own, n_levels) for own in values.get("pairs", ()))
-        widths = {own.table.counts.shape[1] - 1 for own in (*encoders, *pairs) if own is not None}
+        counted = [(own, own.table) for own in encoders if own is not None and own.table is not None]
+        tables = [*(table for _, table in counted), *(own.table for own in pairs)]
+        widths = {table.counts.shape[1] - 1 for table in tables} or {len(priors)}
         if widths != {len(priors)} or len(priors) != target.n_statistics:
             raise ValueError("tables, priors and target are of different numbers of statistics")
-        for own in encoders:
-            if own is not None and own.table.n_codes != own.levels.n_levels:
-                raise ValueError("a table is not of as many levels as its column")
+        if any(table.n_codes != own.levels.n_levels for own, table in counted):
+            raise ValueError("a table is not of as many levels as its column")
         return cls(columns, target, priors, tuple(encoders), pairs)
 
 
@@ -254,10 +245,13 @@ def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
         names[unique] = None
 
 
-def codes_of(levels: Sequence[Levels], spec: ReadSpec, block: Any) -> list[Int32]:
-    """Return the codes of each categorical column of a block in the host's memory; `levels` of each."""
-    columns = list(zip(levels, category_columns(spec, block), strict=True))
-    return on_threads(lambda own: own[0].codes(own[1][1], own[1][0]), columns, spec.threads)
+def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any) -> list[Int32 | None]:
+    """Return the codes of each categorical column of a block in the host's memory, None where its levels are."""
+    def coded(own: tuple[Levels | None, tuple[str, Any]]) -> Int32 | None:
+        known, (name, column) = own
+        return None if known is None else known.codes(column, name)
+
+    return on_threads(coded, list(zip(levels, category_columns(spec, block), strict=True)), spec.threads)
 
 
 def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from daskboost.data.categories.encode import CategoryOptions
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement
-from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, with_codes
 from daskboost.data.cuts.sketch import default_capacity, refine_batch, sketch_batch, weight_exponent
 from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import Features, FeatureSchema
@@ -238,6 +238,7 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
         read = partial(summarize, capacity=capacity, exponent=exponent, device_bytes=on_device)
         again = partial(refine, exponent=exponent, device_bytes=on_device)
         sizes, total, cuts = runner.find_cuts(source, read, again, options.max_bin)
+        cuts = with_codes(cuts, {} if source.schema.encoder is None else source.schema.encoder.codes)
     else:
         read = partial(summarize, capacity=None, exponent=None, device_bytes=on_device)
         sizes, told = runner.fold(source, read)

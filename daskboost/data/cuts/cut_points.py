@@ -8,7 +8,7 @@ bins, in training and in prediction alike.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -273,6 +273,19 @@ def make_cuts(cells: CellCounts, max_bin: int, threads: int = 1) -> Cuts:
     offsets = np.searchsorted(below, cells.offsets).astype(np.int32)
     values = _midpoints(values_of(cells.upper[below]), values_of(cells.lower[below + 1]))
     return Cuts(values, offsets, cells.has_missing).validate()
+
+
+def with_codes(cuts: Cuts, codes: Mapping[int, int]) -> Cuts:
+    """Give each code of some features a bin of its own, its number, whatever the rows have.
+
+    `codes` : features with how many codes each has. The bin behind these is of values that are none of them.
+    """
+    if not codes:
+        return cuts
+    own = {feature: np.arange(1, n + 1, dtype=np.float32) for feature, n in codes.items()}
+    values = [own[f] if f in own else cuts.of(f) for f in range(cuts.n_features)]
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    return Cuts(np.concatenate(values), offsets, cuts.has_missing).validate()
 
 
 def _divide(cells: CellCounts, max_bin: int, cut_after: Bool, threads: int) -> None:

@@ -16,7 +16,7 @@ from daskboost.devices.gpu.quantize.sketch import Entries
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.search_tables import SearchTables
-from daskboost.dtypes import Array, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import Array, Bool, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
     from daskboost.data.input.read import ReadSpec
@@ -35,7 +35,9 @@ FOUND_BYTES = 32
 
 
 CATEGORICAL = "c"
-"""Kind of a feature that holds categories: XGBoost's word."""
+"""Kind of a column that holds categories, of which an encoder makes features: XGBoost's word."""
+CATEGORY_CODE = "code"
+"""Kind of a feature that holds codes of categories: whole numbers in float32, NaN missing; files say "c"."""
 
 
 class FeatureMaker(Protocol):
@@ -57,6 +59,15 @@ class FeatureMaker(Protocol):
         """Return the columns of each feature that is made of several; such features are behind all others."""
         ...
 
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Return the features that are codes of categories, each with the number of these."""
+        ...
+
+    def category(self, feature: int, code: int) -> object:
+        """Return the value that a code of a feature stands for; the code itself where none is known."""
+        ...
+
     def derive(self, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> Float32:
         """Return the features of a block; float32, shape (rows, features).
 
@@ -75,7 +86,7 @@ class FeatureSchema:
         Column names in training order; None where the input has none (arrays, sparse matrices).
     kinds : tuple of str
         One of ``"float"``, ``"int"``, ``"i"`` (boolean indicator), ``"c"`` (categories) per feature: XGBoost's
-        ``feature_types``.
+        ``feature_types``; and ``"code"`` for codes of categories, which splits by sets may divide.
     encoder : FeatureMaker, optional
         Makes these features of the columns that users give, where some of those are categorical; None where features
         are the columns.
@@ -98,6 +109,11 @@ class FeatureSchema:
     def categorical(self) -> tuple[int, ...]:
         """Return the features that hold categories, in increasing order."""
         return tuple(feature for feature, kind in enumerate(self.kinds) if kind == CATEGORICAL)
+
+    @property
+    def is_code(self) -> Bool:
+        """Return whether each feature is of codes, which sets of them split; bool, shape (features,)."""
+        return np.array([kind == CATEGORY_CODE for kind in self.kinds], np.bool_)
 
     def of_column(self, column: int) -> range:
         """Return the features that are made of a column that users give, and of no other."""
@@ -127,6 +143,11 @@ class FeatureSchema:
     def label(self, feature: int) -> str:
         """How messages and plots call a feature: its name, or ``f<index>``."""
         return self.names[feature] if self.names is not None else f"f{feature}"
+
+    def category(self, feature: int, code: int) -> object:
+        """Return what users call a category of a feature of codes: its value, or the code where that is all there
+        is."""
+        return code if self.encoder is None else self.encoder.category(feature, code)
 
 
 def by_rows(function: Callable[[int, int], R], values: Float32, threads: int) -> list[R]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
+from daskboost.data.input.row_batch import CATEGORICAL, CATEGORY_CODE, FeatureSchema
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.params import shown
 
@@ -175,7 +175,8 @@ def match_by_kind(schema: FeatureSchema, kinds: Sequence[str], dtypes: Sequence[
     """
     for feature, (was, kind) in enumerate(zip(schema.kinds, kinds, strict=True)):
         if kind == CATEGORICAL != was:
+            held = "codes of categories" if was == CATEGORY_CODE else "numbers"
             raise DataTypeError(
-                f"column {schema.label(feature)!r} is of type {dtypes[feature]}, but held numbers in training. "
-                "Convert it to numbers."
+                f"column {schema.label(feature)!r} is of type {dtypes[feature]}, but held {held} in training. "
+                f"Convert it to {held.split()[0]}."
             )

@@ -20,7 +20,7 @@ from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.labels import LabelStats
-from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_batch import CATEGORY_CODE, FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.dtypes import Array
 from daskboost.errors import DataError, DatasetFormatError, ModelFormatError, shortened
@@ -29,8 +29,8 @@ FORMAT = "daskboost-dataset"
 VERSION = 2  # 1 said of a data set only whether its rows start from a model's margins, not which model's
 ENCODER_VERSION = 3
 """Version of data sets with categorical columns, which say how features are made of them."""
-PAIRS_VERSION = 4
-"""Version of those where some features are made of pairs of columns."""
+WIDER_VERSION = 4
+"""Version of those some of whose features are codes of categories, or made of pairs of columns."""
 MANIFEST = "manifest.json"
 DIGEST = "manifest.blake2b"
 CUTS_FILE = "cuts.bin"
@@ -40,7 +40,7 @@ CUTS_ARRAYS = {"values": "<f4", "offsets": "<i4", "has_missing": "|u1", "bits": 
 CHUNK_ARRAYS = {"words": "<u4", "indptr": "<u4", **{name: rule.dtype for name, rule in COLUMNS.items()}}
 BIN_ARRAYS = ("words", "indptr")
 """Arrays of a chunk's bins; the second only of CSR chunks."""
-KINDS = ("float", "int", "i")
+KINDS = ("float", "int", "i", CATEGORY_CODE)
 LARGEST = 2**63 - 1
 
 T = TypeVar("T")
@@ -124,19 +124,12 @@ class Manifest:
         """Names of the arrays that `cuts.bin` must have."""
         return {*CUTS_ARRAYS} - ({"bits"} if self.csr_bits is not None else set())
 
-    @property
-    def _version(self) -> int:
-        """Return the lowest version whose readers know all that there is."""
-        if self.schema.encoder is None:
-            return VERSION
-        return PAIRS_VERSION if self.schema.of_several else ENCODER_VERSION
-
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`; TypeError or ValueError where the metadata is not JSON."""
         csr = {"encoding": "csr", "bits": self.csr_bits}
         manifest = {
             "format": FORMAT,
-            "version": self._version,
+            "version": _version_of(self.schema),
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
             "schema": _schema_json(self.schema),
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
@@ -214,13 +207,20 @@ def _check_version(root: Json) -> None:
     if root.get("format") != FORMAT:
         fail("format", f"must be {FORMAT!r}", root.get("format"))
     version = field(root, "version", int, "")
-    if version > PAIRS_VERSION:
+    if version > WIDER_VERSION:
         raise DatasetFormatError(
-            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {PAIRS_VERSION}: "
+            f"{MANIFEST}: the data set has format version {version}, this daskboost reads up to {WIDER_VERSION}: "
             "upgrade daskboost, or save the data set again with this version"
         )
     if version < 1:
         fail("version", "must be positive", version)
+
+
+def _version_of(schema: FeatureSchema) -> int:
+    """Return the least version that reads data sets of a schema."""
+    if schema.is_code.any() or schema.of_several:
+        return WIDER_VERSION
+    return VERSION if schema.encoder is None else ENCODER_VERSION
 
 
 def _schema_json(schema: FeatureSchema) -> Json:

@@ -13,6 +13,7 @@ from daskboost.devices.cpu.histogram import DenseBins
 from daskboost.devices.cpu.partition import TreeArrays, walk_dense
 from daskboost.devices.cpu.sketch import pack_places, unpack_places
 from daskboost.devices.cpu.team import _start, serve
+from daskboost.devices.row_order import no_sets
 
 
 def _order(kernel: object, *arguments: object) -> Order:
@@ -26,7 +27,7 @@ def foreseen() -> list[Order]:
     f32 = np.empty(0, np.float32)
     pairs, words, symbols = np.empty((0, 2), np.int64), np.empty(0, np.uint64), np.empty(0, np.uint8)
     bins = DenseBins(symbols, 0, 0, i64, i32, i64, 0)
-    tree = TreeArrays(i32, i32, i32, i32, np.empty(0, np.bool_), f32)
+    tree = TreeArrays(i32, i32, i32, i32, np.empty(0, np.bool_), f32, no_sets())
     return [
         _order(serve, i64), _order(_start, i64, 0, 0, 0), _order(walk_dense, bins, tree, u32, 0, 0, f32),
         _order(add_to_limbs, np.empty(0), pairs), _order(unpack_places, words, pairs, u32, pairs),

@@ -33,7 +33,7 @@ from daskboost.devices.cpu.addressed import array_at, weight_at
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows, tree_key
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
-from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
+from daskboost.devices.cpu.partition import OneSplit, TreeArrays, divide, goes_left, put_back, walk
 from daskboost.devices.cpu.scales import ScaleRule, least_gain, scales_by, units_of
 from daskboost.devices.cpu.split import (
     BinGains,
@@ -60,8 +60,8 @@ from daskboost.devices.cpu.team import (
     run,
     threads_worth,
 )
-from daskboost.devices.row_order import RowOrder
-from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8, UInt64
+from daskboost.devices.row_order import BY_SET, RowOrder
+from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8, UInt32, UInt64
 
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
@@ -74,7 +74,8 @@ FILLED, HAS_RANGE, STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(7)
 nothing is yet; of both, the sums of the root's rows are known, the nodes that are opened, their histograms, the best
 splits of their features."""
 FOUND_WORDS = 6
-"""int64 words that tell a split: the gains of all are told before the rest, of which only one engine's is read."""
+"""int64 words that tell a split, and one more for each word of a set: the gains of all are told before the rest, of
+which only one engine's is read."""
 SUMS, FOUND = LINE, 2 * LINE
 """Where in an engine's room the root's sums are told, twice half a line, and splits; first is the number of meetings
 that it has come to."""
@@ -136,6 +137,8 @@ class Nodes(NamedTuple):
     """Whether that is among the histograms of words."""
     found: SplitTable
     """The best split of each node that was searched."""
+    right_bins: UInt32
+    """Bins that go right where `split_bin` is `BY_SET`, a bit for each, shape (nodes, words)."""
 
 
 class Pool(NamedTuple):
@@ -237,6 +240,8 @@ class Log(NamedTuple):
     gain: Float32
     cover: Float32
     value: Float32
+    right_bins: UInt32
+    """Bins that go right where `split_bin` is `BY_SET`, a bit for each, shape (nodes, words)."""
     ends: Int64
     """One past the last node of each tree, shape (trees,)."""
 
@@ -389,6 +394,21 @@ def _threads_for(rules: Rules, nanoseconds: int) -> int:
 
 
 # Gradients become integers.
+
+@uncounted()
+def _copy_set(source: UInt32, i: int, into: UInt32, j: int) -> None:
+    """Copy a set of bins."""
+    for w in range(source.shape[1]):
+        into[j, w] = source[i, w]
+
+
+@njit(inline="always")
+def _split_of(nodes: Nodes, node: int) -> OneSplit:
+    """Return where a node's split sends rows."""
+    return OneSplit(
+        nodes.feature[node], nodes.split_bin[node], nodes.default_left[node] != 0, nodes.right_bins, node
+    )
+
 
 @uncounted()
 def _range_of(state: Growing, r: int) -> tuple[int, RowRange]:
@@ -624,6 +644,7 @@ def _split(state: Growing, node: int, left: int) -> None:
     low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
     nodes.left[node], nodes.feature[node], nodes.split_bin[node] = left, feature, split_bin
     nodes.default_left[node] = found.default_left[node]
+    _copy_set(found.right_bins, node, nodes.right_bins, node)
     for side in range(2):
         child = left + side
         _make_leaf(nodes, child)
@@ -758,8 +779,8 @@ def _divide(state: Growing, thread: int) -> None:
         for p in range(step.tasks[task, 1], step.tasks[task, 2]):
             chunk, begin, end = step.pieces[p, 0], step.pieces[p, 1], step.pieces[p, 2]
             step.pieces[p, 3] = divide(
-                _by_column(chunks, chunk), chunks.rows, chunks.spare, chunks.spare, (begin, end), nodes.feature[node],
-                nodes.split_bin[node], nodes.default_left[node] != 0,
+                _by_column(chunks, chunk), chunks.rows, chunks.spare, chunks.spare, (begin, end),
+                _split_of(nodes, node),
             )  # fmt: skip
 
 
@@ -864,8 +885,7 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
         for chunk in range(len(chunks.begins) - 1):
             begin, end = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
             n_left = divide(
-                _by_column(chunks, chunk), chunks.rows, chunks.rows, chunks.spare, (begin, end), nodes.feature[node],
-                nodes.split_bin[node], nodes.default_left[node] != 0,
+                _by_column(chunks, chunk), chunks.rows, chunks.rows, chunks.spare, (begin, end), _split_of(nodes, node),
             )  # fmt: skip
             put_back(chunks.spare, chunks.rows, begin + n_left, end, 0, begin, begin + n_left)
             _set_children(state, node, chunk, n_left)
@@ -1037,20 +1057,24 @@ def _tell_found(state: Growing) -> None:
     """Write the best splits of opened nodes among this engine's features."""
     step, found, words = state.step, state.nodes.found, state.meeting.room[FOUND:]
     gain = found.gain.view(np.int64)
+    set_words = found.right_bins.shape[1]
     step.counts[AT] = FOUND
     for i in range(step.counts[OPENED]):
-        node, at = step.opened[step.counts[WAITING] + i], step.counts[OPENED] + (FOUND_WORDS - 1) * i
+        node, at = step.opened[step.counts[WAITING] + i], step.counts[OPENED] + (FOUND_WORDS + set_words - 1) * i
         words[i], words[at], words[at + 1] = gain[node], found.feature[node], found.split_bin[node]
         words[at + 2], words[at + 3], words[at + 4] = found.default_left[node], found.left[node, 0], found.left[node, 1]
+        for w in range(set_words):
+            words[at + 5 + w] = found.right_bins[node, w]
 
 
 @uncounted()
 def _take_found(state: Growing) -> None:
     """Take the best splits of opened nodes from those that all engines have found; the first among equals."""
     step, found, n_opened = state.step, state.nodes.found, state.step.counts[OPENED]
-    size, n_engines = FOUND_WORDS * n_opened, len(state.meeting.told)
+    set_words, n_engines = found.right_bins.shape[1], len(state.meeting.told)
+    size = (FOUND_WORDS + set_words) * n_opened
     for i in range(n_opened):
-        node, at, best = step.opened[step.counts[WAITING] + i], n_opened + (FOUND_WORDS - 1) * i, 0
+        node, at, best = step.opened[step.counts[WAITING] + i], n_opened + (FOUND_WORDS + set_words - 1) * i, 0
         for engine in range(1, n_engines):
             gain = _told_by(state, engine, size).view(np.float64)[i]
             if gain > _told_by(state, best, size).view(np.float64)[i]:
@@ -1059,6 +1083,8 @@ def _take_found(state: Growing) -> None:
         found.gain[node] = told.view(np.float64)[i]
         found.feature[node], found.split_bin[node], found.default_left[node] = told[at], told[at + 1], told[at + 2]
         found.left[node, 0], found.left[node, 1] = told[at + 3], told[at + 4]
+        for w in range(set_words):
+            found.right_bins[node, w] = np.uint32(told[at + 5 + w])
 
 
 @part
@@ -1249,6 +1275,7 @@ def _copy_split(source: SplitTable, i: int, into: SplitTable, j: int) -> None:
     into.gain[j], into.feature[j], into.split_bin[j] = source.gain[i], source.feature[i], source.split_bin[i]
     into.default_left[j] = source.default_left[i]
     into.left[j, 0], into.left[j, 1] = source.left[i, 0], source.left[i, 1]
+    _copy_set(source.right_bins, i, into.right_bins, j)
 
 
 @uncounted()
@@ -1447,7 +1474,7 @@ def _walk(state: Growing, thread: int) -> None:
     chunks, nodes, step, size = state.chunks, state.nodes, state.step, state.step.counts[SIZE]
     tree = TreeArrays(
         nodes.left[:size], step.walked[:size], nodes.feature[:size], nodes.split_bin[:size], step.defaults[:size],
-        nodes.value[:size],
+        nodes.value[:size], nodes.right_bins[:size],
     )  # fmt: skip
     n_rows = chunks.begins[-1] - nodes.n_rows[0]
     stretch = _rows_of_task(n_rows, state.rules.n_threads)
@@ -1483,11 +1510,11 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
         for i in range(first, last):
             margin[order[i]] += value
         return
-    bins, feature, split_bin = _by_column(state.chunks, chunk), nodes.feature[node], nodes.split_bin[node]
-    default_left, of_left, of_right = nodes.default_left[node] != 0, nodes.value[left], nodes.value[left + 1]
+    bins, split = _by_column(state.chunks, chunk), _split_of(nodes, node)
+    of_left, of_right = nodes.value[left], nodes.value[left + 1]
     for i in range(first, last):
         row = order[i]
-        margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
+        margin[row] += of_left if goes_left(bins, np.uint64(row), split) else of_right
 
 
 @part
@@ -1601,7 +1628,10 @@ def _grow(state: Growing, thread: int) -> None:
 
 @uncounted()
 def _threshold(rounds: Rounds, feature: int, split_bin: int) -> np.float32:
-    """Return the value below which rows go left whose bin is at most `split_bin`, see `Cuts.thresholds`."""
+    """Return the value below which rows go left whose bin is at most `split_bin`, see `Cuts.thresholds`; 0 where a set
+    of bins goes right."""
+    if split_bin == BY_SET:
+        return np.float32(0)
     place = rounds.cut_offsets[feature] + split_bin
     return rounds.cuts[place] if place < rounds.cut_offsets[feature + 1] else np.float32(LARGEST)
 
@@ -1621,6 +1651,7 @@ def _write_log(state: Growing, thread: int) -> None:
         log.gain[at] = _saturated(nodes.gain[node]) if is_inner else np.float32(0)
         log.cover[at] = _saturated(np.float64(nodes.sums[node, 1]) * unit_h)
         log.value[at] = nodes.value[node]
+        _copy_set(nodes.right_bins, node, log.right_bins, at)
     counts[LOGGED] += size
     log.ends[counts[ENDED]] = counts[LOGGED]
     counts[ENDED] += 1

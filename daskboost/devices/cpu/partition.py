@@ -18,7 +18,7 @@ from numba.extending import overload
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF, DenseBins, SparseBins, _pair, sparse_symbol
 from daskboost.devices.cpu.threads import Threads, prefetch
-from daskboost.devices.row_order import ChunkOrder, Predicates, RowOrder, Stretch
+from daskboost.devices.row_order import BY_SET, ChunkOrder, Predicates, RowOrder, Stretch
 from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt32
 
 # Rows go to the nodes of a tree that is known whole: one walk and one counting sort, where each level would take a
@@ -103,6 +103,17 @@ class TreeArrays(NamedTuple):
     default_left: Bool
     value: Float32
     """What a leaf adds to a margin, shape (nodes,), or to those of all outputs, shape (nodes, outputs)."""
+    right_bins: UInt32
+    """Bins that go right where `split_bin` is `BY_SET`, a bit for each; shape (nodes, words)."""
+
+
+@njit(nogil=True)
+def in_set(right_bins: UInt32, i: int | np.uint64, symbol: int | np.int32) -> bool:
+    """Whether a bin is in a set of bins, one of several; `right_bins` : shape (sets, words)."""
+    word = np.int64(symbol) >> 5
+    if word >= right_bins.shape[1]:
+        return False
+    return bool(((right_bins[i, word] >> np.uint32(np.int64(symbol) & 31)) & np.uint32(1)) != np.uint32(0))
 
 
 @njit(nogil=True)
@@ -154,6 +165,7 @@ def split_dense(
         feature = splits.feature[s]
         column = np.uint64(feature) * np.uint64(bins.column_stride)
         last_left, missing, missing_left = splits.split_bin[s], bins.n_bins[feature], splits.default_left[s] != 0
+        by_set = last_left == BY_SET
         # Unsigned indices spare the compiler Python's negative ones: half of the time of this loop.
         begin, end = np.uint64(low), np.uint64(max(low, high))
         place, right = begin, begin
@@ -163,6 +175,8 @@ def split_dense(
             row = order[i]
             symbol = np.int32(flat[np.uint64(row) * stride + column])
             left = np.uint64(symbol <= last_left) | np.uint64((symbol == missing) & missing_left)
+            if by_set and symbol != missing:
+                left = np.uint64(not in_set(splits.right_bins, s, symbol))
             order[place] = spare_order[right] = row
             _carry(pairs, spare_pairs, i, place, right)
             place += left
@@ -195,6 +209,8 @@ def split_sparse(
             row = order[i]
             symbol = sparse_symbol(indptr, slots, np.uint64(row), slot_low, slot_high)
             left = np.uint64(default_left if symbol < 0 else np.uint8(symbol <= split_bin))
+            if split_bin == BY_SET and symbol >= 0:
+                left = np.uint64(not in_set(splits.right_bins, s, symbol))
             order[place] = spare_order[right] = row
             _carry(pairs, spare_pairs, i, place, right)
             place += left
@@ -206,28 +222,42 @@ def split_sparse(
         position += size
 
 
-def goes_left(bins: DenseBins | SparseBins, row: np.uint64, feature: int, split_bin: int, default_left: bool) -> bool:
+class OneSplit(NamedTuple):
+    """Where one split sends rows, see `Predicates`."""
+
+    feature: int
+    split_bin: int
+    default_left: bool
+    right_bins: UInt32
+    """Sets of bins, shape (sets, words)."""
+    place: int
+    """Where the split's own is among them."""
+
+
+def goes_left(bins: DenseBins | SparseBins, row: np.uint64, split: OneSplit) -> bool:
     """Whether a split sends a row left: by its bin, or by the default direction for want of one."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(goes_left, inline="always", strict=False)
-def _typed_goes_left(
-    bins: types.NamedTuple, row: types.Type, feature: types.Type, split_bin: types.Type, default_left: types.Type
-) -> Callable[..., bool]:
+def _typed_goes_left(bins: types.NamedTuple, row: types.Type, split: types.Type) -> Callable[..., bool]:
     return GOES_LEFT[bins.instance_class]
 
 
-def _sparse_goes_left(bins: SparseBins, row: np.uint64, feature: int, split_bin: int, default_left: bool) -> bool:
-    low, high = bins.offsets[feature], bins.offsets[feature + 1]
+def _sparse_goes_left(bins: SparseBins, row: np.uint64, split: OneSplit) -> bool:
+    low, high = bins.offsets[split.feature], bins.offsets[split.feature + 1]
     symbol = sparse_symbol(bins.indptr, bins.slots, row, low, high)
-    return default_left if symbol < 0 else symbol <= split_bin
+    if split.split_bin == BY_SET and symbol >= 0:
+        return not in_set(split.right_bins, split.place, symbol)
+    return split.default_left if symbol < 0 else symbol <= split.split_bin
 
 
-def _dense_goes_left(bins: DenseBins, row: np.uint64, feature: int, split_bin: int, default_left: bool) -> bool:
-    at = row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride)
-    symbol = np.int32(bins.symbols[at])
-    return bool((symbol <= split_bin) | ((symbol == bins.n_bins[feature]) & default_left))
+def _dense_goes_left(bins: DenseBins, row: np.uint64, split: OneSplit) -> bool:
+    at = row * np.uint64(bins.row_stride) + np.uint64(split.feature) * np.uint64(bins.column_stride)
+    symbol, missing = np.int32(bins.symbols[at]), bins.n_bins[split.feature]
+    if split.split_bin == BY_SET and symbol != missing:
+        return not in_set(split.right_bins, split.place, symbol)
+    return bool((symbol <= split.split_bin) | ((symbol == missing) & split.default_left))
 
 
 GOES_LEFT: Mapping[type, Callable[..., bool]] = {DenseBins: _dense_goes_left, SparseBins: _sparse_goes_left}
@@ -257,7 +287,7 @@ ASK_FOR: Mapping[type, Callable[..., None]] = {DenseBins: _ask_for_dense, Sparse
 @njit(nogil=True)
 def divide(
     bins: DenseBins | SparseBins, rows: RowOrder, lefts: RowOrder, rights: RowOrder, places: tuple[int, int],
-    feature: int, split_bin: int, default_left: bool,
+    split: OneSplit,
 ) -> np.int64:  # fmt: skip
     """Copy the rows at `places`, [begin, end), to the same places of `lefts` and `rights`: left-goers in order from the
     front, right-goers in reverse from the back. Returns the number of left-goers. `lefts` may be `rows`."""
@@ -269,9 +299,9 @@ def divide(
     left, right = first, last
     for i in range(first, last):
         if i + np.uint64(AHEAD) < last:
-            _ask_for(bins, np.uint64(order[i + np.uint64(AHEAD)]), feature)
+            _ask_for(bins, np.uint64(order[i + np.uint64(AHEAD)]), split.feature)
         row, pair = order[i], pairs[i]
-        is_left = np.uint64(goes_left(bins, np.uint64(row), feature, split_bin, default_left))
+        is_left = np.uint64(goes_left(bins, np.uint64(row), split))
         left_order[left] = right_order[right - one] = row  # the place that is wrong is written again
         left_pairs[left] = right_pairs[right - one] = pair
         left += is_left
@@ -332,6 +362,7 @@ def walk_dense(bins: DenseBins, tree: TreeArrays, rows: UInt32, first: int, last
     left_child, right_child, default_left = tree.left_child, tree.right_child, tree.default_left
     feature, split_bin = tree.feature, tree.split_bin
     stride, root = np.uint64(bins.row_stride), np.uint64(0)
+    right_bins, has_sets = tree.right_bins, tree.right_bins.shape[1] > 0
 
     def step(base: np.uint64, node: np.uint64) -> np.uint64:
         """Where a row whose symbols begin at `base` goes from a node; a leaf's rows stay. Without jumps, half of which
@@ -339,6 +370,8 @@ def walk_dense(bins: DenseBins, tree: TreeArrays, rows: UInt32, first: int, last
         f = np.uint64(feature[node])
         symbol = np.int32(flat[base + f])
         left = np.int32(symbol <= split_bin[node]) | (np.int32(symbol == n_bins[f]) & np.int32(default_left[node]))
+        if has_sets and split_bin[node] == BY_SET and symbol != n_bins[f]:
+            left = np.int32(not in_set(right_bins, node, symbol))
         left_node, right_node = left_child[node], right_child[node]
         to = np.uint64(right_node + (left_node - right_node) * left)
         return to if left_node >= 0 else node
@@ -382,6 +415,8 @@ def walk_sparse(bins: SparseBins, tree: TreeArrays, rows: UInt32, first: int, la
             f = feature[node]
             symbol = sparse_symbol(indptr, slots, row, offsets[f], offsets[f + 1])
             left = default_left[node] if symbol < 0 else symbol <= split_bin[node]
+            if split_bin[node] == BY_SET and symbol >= 0:
+                left = not in_set(tree.right_bins, node, symbol)
             node = left_child[node] if left else right_child[node]
         _add_value(margin, row, value, node)
 

@@ -4,7 +4,8 @@ Three ideas carry the speed. Feature values become unsigned integers of the same
 smallest or the largest of them, so a step of the walk is one integer comparison with no test for NaN; a feature
 that is used with both default directions gets a column for each. The top levels of a tree lie as a complete binary
 heap, so a node needs no child pointers and is one 64-bit word (threshold, column). Eight rows walk together, which
-hides the latency of the loads.
+hides the latency of the loads. Nodes of a heap may split by sets of categories that are bits; it ends above the first
+set that is a list.
 
 Margins are added in tree order in float32, whatever the blocks are, so a prediction depends on its row alone.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.predict_sets import HeapSets, PackedSets, holds, holds_bit, place_of
 from daskboost.dtypes import Bool, Csr, Float32, Int32, Int64, UInt32
 
 LANES = 8
@@ -31,7 +33,8 @@ _TWO = np.uint64(2)
 class PackedForest(NamedTuple):
     """A model's trees as the kernels read them. Nodes are numbered over all trees.
 
-    A *column* is a feature with a default direction; a *key* is a value as an unsigned integer of the same order.
+    A *column* is a feature with a default direction; a *key* is a value as an unsigned integer of the same order. Sets
+    of categories have columns of their own, the last ones, whose keys are places of codes (`PackedSets`).
     """
 
     output: Int32
@@ -40,6 +43,8 @@ class PackedForest(NamedTuple):
     """Per tree, the levels of its heap."""
     is_deep: Bool
     """Per tree, whether nodes lie below its heap."""
+    has_sets: Bool
+    """Per tree, whether nodes of its heap split by sets."""
     heap_start: Int64
     """Per tree, where its `2**depth` heap nodes begin in `heap`, and its `2**depth` exits in `exits`."""
     node_start: Int32
@@ -51,7 +56,7 @@ class PackedForest(NamedTuple):
     exit_values: Float32
     """The first value of that node: what a tree adds unless `is_deep` or leaves are vectors."""
     splits: UInt32
-    """Per node, `LANES` times its column and its threshold's key, shape (nodes, 2)."""
+    """Per node, `LANES` times its column and its threshold's key or where its set begins, shape (nodes, 2)."""
     left: Int32
     """Per node, its left child, or -1 in a leaf."""
     right: Int32
@@ -61,9 +66,11 @@ class PackedForest(NamedTuple):
     column_feature: Int32
     """Per column, the feature it holds."""
     missing: UInt32
-    """Per column, the key of a missing value: 0 to go left, 2**32 - 1 to go right."""
+    """Per column, the key of a missing value: 0 to go left, else to go right: 2**32 - 1, or 1 for places."""
     feature_columns: Int32
-    """Per feature, its columns where missing goes right and left, shape (features, 2); -1 where no split needs it."""
+    """Per feature, its columns where missing goes right and left, of values and then, where there are sets, of codes;
+    shape (features, 2 or 4), -1 where no split needs it."""
+    sets: PackedSets
 
 
 @njit(cache=True, nogil=True)
@@ -96,12 +103,15 @@ def dense_keys(forest: PackedForest, values: UInt32, first: int, stop: int, keys
     keys : uint32 array, shape (tiles * columns * LANES,); written
         `LANES` rows make a tile; a tile holds its rows' keys of the first column, then of the second, and so on.
     """
-    n_columns = len(forest.missing)
+    n_columns, n_values = len(forest.missing), _value_columns(forest)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
-        for column in range(n_columns):
+        for column in range(n_values):
             bits = values[row, forest.column_feature[column]]
             keys[start + column * LANES] = _ordered(bits, forest.missing[column])
+        for column in range(n_values, n_columns):
+            bits = values[row, forest.column_feature[column]]
+            keys[start + column * LANES] = place_of(forest.sets, column - n_values, bits, forest.missing[column])
 
 
 @njit(cache=True, nogil=True)
@@ -120,6 +130,28 @@ def sparse_keys(
                     column = forest.feature_columns[indices[entry], direction]
                     if column >= 0:
                         keys[start + column * LANES] = _ordered(values[entry], forest.missing[column])
+    if len(forest.sets.code_start) > 1:
+        _sparse_places(forest, entries, first, stop, keys)
+
+
+@njit(cache=True, nogil=True)
+def _sparse_places(forest: PackedForest, entries: Csr, first: int, stop: int, keys: UInt32) -> None:
+    """Write what `sparse_keys` writes of present codes."""
+    n_columns, n_values = len(forest.missing), _value_columns(forest)
+    for row in range(first, stop):
+        start = _tile_start(row - first, n_columns)
+        for entry in range(entries.indptr[row], entries.indptr[row + 1]):
+            if entries.indices[entry] < len(forest.feature_columns):
+                for column in forest.feature_columns[entries.indices[entry], 2:]:
+                    if column >= 0:
+                        place = place_of(forest.sets, column - n_values, entries.values[entry], forest.missing[column])
+                        keys[start + column * LANES] = place
+
+
+@njit(cache=True, nogil=True)
+def _value_columns(forest: PackedForest) -> int:
+    """How many columns hold values; those of codes follow."""
+    return len(forest.missing) - (len(forest.sets.code_start) - 1)
 
 
 @njit(cache=True, nogil=True)
@@ -129,32 +161,51 @@ def _tile_start(row: int, n_columns: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _step(nodes: UInt32, node: np.uint64, tile: UInt32, lane: np.uint64) -> np.uint64:
-    """One level down the heap: from `node` to `2 node`, or to `2 node + 1` if the row's key reaches the split's."""
+def _step(nodes: UInt32, node: np.uint64, tile: UInt32, lane: np.uint64, sets: HeapSets | None) -> np.uint64:
+    """One level down the heap: from `node` to `2 node`, or to `2 node + 1` if the row's key reaches the split's, or
+    lies in its set."""
     key = tile[np.uint64(nodes[_TWO * node]) + lane]
-    return node + node + np.uint64(key >= nodes[_TWO * node + _ONE])
+    if sets is None:  # known when this is compiled
+        return node + node + np.uint64(key >= nodes[_TWO * node + _ONE])
+    column, split = nodes[_TWO * node], nodes[_TWO * node + _ONE]
+    is_set = column >= sets.first_column
+    held = holds_bit(sets.words, split if is_set else _ZERO, key)
+    return node + node + np.uint64(held if is_set else key >= split)
 
 
 @njit(cache=True, nogil=True)
-def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32) -> None:
+def walk_heap(
+    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets, has_sets: bool
+) -> None:
     """Walk a block of rows down the heap of one tree; `slots[row]` becomes the exit, in `[0, 2**depth)`.
 
     The length of `slots` is a multiple of `LANES`; padding rows of `keys` hold anything and their exits mean nothing.
+    `has_sets` : whether nodes of the heap split by sets.
     """
+    if has_sets:
+        _walk_heap(heap, start, depth, keys, tile_size, slots, sets)
+    else:
+        _walk_heap(heap, start, depth, keys, tile_size, slots, None)
+
+
+@njit(cache=True, nogil=True)
+def _walk_heap(
+    heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int, slots: Int32, sets: HeapSets | None
+) -> None:
     nodes = heap[2 * start :]
     skip = _ONE << np.uint64(depth)  # the first exit's number in the heap
     for first in range(0, len(slots), LANES):
         tile = keys[first // LANES * tile_size :]
         n0 = n1 = n2 = n3 = n4 = n5 = n6 = n7 = _ONE
         for _ in range(depth):
-            n0 = _step(nodes, n0, tile, np.uint64(0))
-            n1 = _step(nodes, n1, tile, np.uint64(1))
-            n2 = _step(nodes, n2, tile, np.uint64(2))
-            n3 = _step(nodes, n3, tile, np.uint64(3))
-            n4 = _step(nodes, n4, tile, np.uint64(4))
-            n5 = _step(nodes, n5, tile, np.uint64(5))
-            n6 = _step(nodes, n6, tile, np.uint64(6))
-            n7 = _step(nodes, n7, tile, np.uint64(7))
+            n0 = _step(nodes, n0, tile, np.uint64(0), sets)
+            n1 = _step(nodes, n1, tile, np.uint64(1), sets)
+            n2 = _step(nodes, n2, tile, np.uint64(2), sets)
+            n3 = _step(nodes, n3, tile, np.uint64(3), sets)
+            n4 = _step(nodes, n4, tile, np.uint64(4), sets)
+            n5 = _step(nodes, n5, tile, np.uint64(5), sets)
+            n6 = _step(nodes, n6, tile, np.uint64(6), sets)
+            n7 = _step(nodes, n7, tile, np.uint64(7), sets)
         slots[first] = n0 - skip
         slots[first + 1] = n1 - skip
         slots[first + 2] = n2 - skip
@@ -166,11 +217,19 @@ def walk_heap(heap: UInt32, start: int, depth: int, keys: UInt32, tile_size: int
 
 
 @njit(cache=True, nogil=True)
+def _heap_sets(forest: PackedForest) -> HeapSets:
+    """What walks down heaps need of the forest's sets."""
+    return HeapSets(forest.sets.words, np.uint32(LANES * _value_columns(forest)))
+
+
+@njit(cache=True, nogil=True)
 def _descend(forest: PackedForest, node: int, keys: UInt32, row: int) -> int:
     """From a node below the heap to the row's leaf."""
-    start = _tile_start(row, len(forest.missing))
+    start, first_of_codes = _tile_start(row, len(forest.missing)), LANES * _value_columns(forest)
     while forest.left[node] >= 0:
-        right = keys[start + forest.splits[node, 0]] >= forest.splits[node, 1]
+        column, split = forest.splits[node]
+        key = keys[start + column]
+        right = key >= split if column < first_of_codes else holds(forest.sets.words, split, key)
         node = forest.right[node] if right else forest.left[node]
     return node
 
@@ -218,10 +277,10 @@ def add_margins(
     slots : int32 array, shape (padded rows,); scratch, its length a multiple of `LANES`
     margins : float32 array, shape (rows, outputs); changed
     """
-    tile_size = len(forest.missing) * LANES
+    tile_size, sets = len(forest.missing) * LANES, _heap_sets(forest)
     for tree in range(first_tree, stop_tree):
-        walk_heap(forest.heap, forest.heap_start[tree], forest.depth[tree], keys, tile_size, slots)
-        start, k = forest.heap_start[tree], forest.output[tree]
+        start, depth, k = forest.heap_start[tree], forest.depth[tree], forest.output[tree]
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets, forest.has_sets[tree])
         if forest.values.shape[1] > 1:
             for row in range(len(margins)):
                 leaf = _descend(forest, forest.exits[start + slots[row]], keys, row)
@@ -241,11 +300,12 @@ def find_leaves(
     forest: PackedForest, keys: UInt32, first_tree: int, stop_tree: int, slots: Int32, leaves: Int32
 ) -> None:
     """Write each row's leaf in each of the trees, numbered within its tree, to `leaves`, shape (rows, trees)."""
-    tile_size = len(forest.missing) * LANES
+    tile_size, sets = len(forest.missing) * LANES, _heap_sets(forest)
     for tree in range(first_tree, stop_tree):
-        walk_heap(forest.heap, forest.heap_start[tree], forest.depth[tree], keys, tile_size, slots)
+        start, depth = forest.heap_start[tree], forest.depth[tree]
+        walk_heap(forest.heap, start, depth, keys, tile_size, slots, sets, forest.has_sets[tree])
         for row in range(len(leaves)):
-            node = forest.exits[forest.heap_start[tree] + slots[row]]
+            node = forest.exits[start + slots[row]]
             leaf = _descend(forest, node, keys, row)
             leaves[row, tree - first_tree] = leaf - forest.node_start[tree]
 

@@ -14,7 +14,9 @@ import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
-from daskboost.dtypes import Float64, Int32, Int64, UInt8
+from daskboost.devices.cpu.split_sets import SetRules, sort_places, write_set
+from daskboost.devices.row_order import BY_SET
+from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt32
 
 
 class Regular(NamedTuple):
@@ -30,6 +32,7 @@ class Regular(NamedTuple):
     """Whether leaf values have no limits, so that the closed form of gains holds."""
     monotone: Int32
     """-1, 0 or 1 per feature."""
+    sets: SetRules
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -111,6 +114,8 @@ class SplitTable(NamedTuple):
     default_left: UInt8
     left: Int64
     """Sums of the rows that go left, shape as `NodeBatch.sums`."""
+    right_bins: UInt32
+    """Bins that go right where `split_bin` is `BY_SET`, a bit for each, shape (nodes, words)."""
 
 
 class BinGains(NamedTuple):
@@ -340,6 +345,88 @@ def widest(n_bins: Int32, features: tuple[int, int]) -> int:
     return most
 
 
+@njit(inline="always")
+def parent_gain(node: NodeTotals, regular: Regular) -> float:
+    """Return the loss reduction of the leaf that a node would be, by the form of those of its children."""
+    g, h = node.g * node.unit_g, node.h * node.unit_h
+    if regular.plain and h >= regular.least_h:
+        return soft_square(g, regular.alpha) / (h + regular.reg_lambda)
+    return leaf_gain(g, h, regular, node.low, node.high)
+
+
+@njit(inline="always")
+def is_code(sets: SetRules, feature: int) -> bool:
+    """Whether sets of its bins split a feature."""
+    return len(sets.is_code) > 0 and sets.is_code[feature] != 0
+
+
+@njit(nogil=True)
+def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> float:
+    """Return the gain of the split that sends rows of these sums right, before the parent's; -inf where it is not
+    allowed."""
+    lg, lh = (node.g - g) * node.unit_g, (node.h - h) * node.unit_h
+    rg, rh = g * node.unit_g, h * node.unit_h
+    if min(lh, rh) < regular.least_h:
+        return -np.inf
+    if regular.plain:
+        left = soft_square(lg, regular.alpha) / (lh + regular.reg_lambda)
+        return left + soft_square(rg, regular.alpha) / (rh + regular.reg_lambda)
+    return leaf_gain(lg, lh, regular, node.low, node.high) + leaf_gain(rg, rh, regular, node.low, node.high)
+
+
+@njit(nogil=True)
+def best_set(
+    n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int, feature: int,
+) -> float:  # fmt: skip
+    """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
+    there then, 0 where nothing gains.
+
+    `room` : with `running_sums` of the feature, which are overwritten. Ties go to missing values on the left, then to
+    the split that is tried first: the lowest code, the fewest codes that are taken from an end of the order.
+    """
+    sums, values, order, sets, n_codes = room.prefix, room.gains[0], room.gains[1], regular.sets, n_bins - 1
+    missing_g, missing_h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+    for b in range(n_codes, 0, -1):  # the sums of each bin, as integers exact
+        sums[0, b] -= sums[0, b - 1]
+        sums[1, b] -= sums[1, b - 1]
+    best: float = max(0.0, out.gain[row])
+    parent, size, side, right_g, right_h = parent_gain(node, regular), 0, 0, 0.0, 0.0
+    if n_codes < sets.max_onehot:
+        for code in range(n_codes):
+            for to_left in (1, 0):
+                g, h = sums[0, code], sums[1, code]
+                if to_left == 0:
+                    g, h = g + missing_g, h + missing_h
+                gain = _gain_of_right(g, h, node, regular) - parent
+                if gain > best:
+                    best, size, side, right_g, right_h = gain, 1, to_left, g, h
+                    order[0] = code
+    else:
+        for code in range(n_codes):
+            g, h = sums[0, code] * node.unit_g, sums[1, code] * node.unit_h
+            values[code] = leaf_weight(g, h, regular, -np.inf, np.inf)
+        sort_places(values, n_codes, order)
+        most, g, h = min(sets.max_threshold, n_codes) - 1, 0.0, 0.0
+        for i in range(most):
+            place = np.int64(order[i])
+            g, h = g + sums[0, place], h + sums[1, place]
+            gain = _gain_of_right(g, h, node, regular) - parent
+            if gain > best:
+                best, size, side, right_g, right_h = gain, i + 1, 1, g, h
+        g, h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+        for i in range(n_codes - 1, n_codes - 1 - most, -1):
+            place = np.int64(order[i])
+            g, h = g - sums[0, place], h - sums[1, place]
+            gain = _gain_of_right(g, h, node, regular) - parent
+            if gain > best:
+                best, size, side, right_g, right_h = gain, i, 0, g, h
+    if size > 0:
+        out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, BY_SET, side
+        out.left[row, 0], out.left[row, 1] = np.int64(node.g - right_g), np.int64(node.h - right_h)
+        write_set(order, size, out.right_bins[row])
+    return best
+
+
 @njit(nogil=True)
 def best_of_node(
     own: Int64, slots: FeatureSlots, features: FeatureRange, node: NodeTotals, regular: Regular, room: BinGains,
@@ -352,14 +439,13 @@ def best_of_node(
     """
     offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
     prefix = room.prefix
-    g, h = node.g * node.unit_g, node.h * node.unit_h
-    if regular.plain and h >= regular.least_h:
-        parent = soft_square(g, regular.alpha) / (h + regular.reg_lambda)
-    else:
-        parent = leaf_gain(g, h, regular, node.low, node.high)
-    best = 0.0
+    parent, best = parent_gain(node, regular), 0.0
     for f in range(features.first, features.last):
         if features.usable[f] == 0:
+            continue
+        if is_code(regular.sets, f):
+            running_sums(own[offsets[f] - first_slot :], n_bins[f], prefix)
+            best = best_set(n_bins[f], node, regular, room, out, row, f)
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):

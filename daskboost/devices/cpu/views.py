@@ -17,7 +17,7 @@ from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.row_order import Predicates, RowOrder, Stretch
+from daskboost.devices.row_order import Predicates, RowOrder, Stretch, no_sets, sets_of_all
 from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384
@@ -88,6 +88,11 @@ class WalkArrays:
     default_left: Bool
     value: Float32
     """What leaves add: float32, shape (nodes,), or (nodes, outputs) for vectors."""
+    right_bins: UInt32 = field(default_factory=no_sets)
+    """Bins that go right where `split_bin` is `BY_SET`, see `RowSplits`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "right_bins", sets_of_all(self.right_bins, len(self.left_child)))
 
     @property
     def has_vectors(self) -> bool:
@@ -103,7 +108,8 @@ class WalkArrays:
     def arrays(self) -> TreeArrays:
         """The same as kernels take it."""
         return TreeArrays(
-            self.left_child, self.right_child, self.feature, self.split_bin, self.default_left, self.value
+            self.left_child, self.right_child, self.feature, self.split_bin, self.default_left, self.value,
+            self.right_bins,
         )
 
 

@@ -1,0 +1,277 @@
+"""Splits by sets of categories: the sets that are found, the rows that they divide, and the trees of whole fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from devices.backends import EagerThreads, make_layout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import quantize, split, split_sets
+from reference import trees as reference
+from tree.test_naive_trees import assert_same_tree
+
+from daskboost import Booster, QuantizedDataset, train
+from daskboost.data.categories.encode import CategoryOptions
+from daskboost.data.categories.encoder import Encoder
+from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.data.input.source import make_source
+from daskboost.devices.row_order import BY_SET
+from daskboost.dtypes import Float32, Int64
+from daskboost.objectives.objective_names import make_objective
+from daskboost.params import TrainParams
+from daskboost.tree.category_sets import CategorySets
+from daskboost.tree.set_bins import bins_of_sets, sets_of_bins
+from daskboost.tree.split_search import OpenNodes, SetSearch, SplitRules, SplitSearch
+
+UNITS = (2.0**-4, 2.0**-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Rows of one node with a feature of codes and a feature of numbers, and the rules of its split."""
+
+    rows: split.Rows
+    rules: split.Rules
+    limits: split_sets.SetRules
+
+
+@st.composite
+def cases(draw: st.DrawFn, missing: bool = True) -> Case:
+    """Small nodes, in which ties and codes without rows are frequent."""
+    n_codes, n_rows = draw(st.integers(0, 40)), draw(st.integers(1, 60))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng, n_bins = np.random.default_rng(seed), [n_codes + 1, 3]
+    most = n_bins[0] + missing
+    symbols = np.stack([rng.integers(0, most, n_rows), rng.integers(0, 3 + missing, n_rows)], axis=1)
+    if n_codes:
+        symbols[:, 0] = np.where(symbols[:, 0] == n_codes, rng.integers(0, n_codes), symbols[:, 0])
+    scale = draw(st.sampled_from([2, 40]))
+    g, h = rng.integers(-scale, scale + 1, n_rows), rng.integers(1, scale, n_rows)
+    rules = split.Rules(
+        draw(st.sampled_from([0.0, 1.0, 3.5])), alpha=draw(st.sampled_from([0.0, 0.4])),
+        step=draw(st.sampled_from([0.0, 0.3])), least_h=draw(st.sampled_from([0.0, 0.5, 3.0])),
+    )  # fmt: skip
+    limits = split_sets.SetRules(frozenset({0}), draw(st.integers(1, 50)), draw(st.integers(1, 50)))
+    return Case(split.Rows(symbols, g, h, n_bins, UNITS), rules, limits)
+
+
+def histogram_of(rows: split.Rows, form: str) -> Int64:
+    """A histogram of the rows, with a slot for missing values of each feature."""
+    offsets = np.cumsum([0, *(n + 1 for n in rows.n_bins)])
+    found = np.zeros((offsets[-1], 2), np.int64)
+    for feature, first in enumerate(offsets[:-1]):
+        np.add.at(found, first + rows.symbols[:, feature], np.stack([rows.g, rows.h], axis=1))
+    return (found[:, 0] << 32) + found[:, 1] if form == "words" else found
+
+
+def search(case: Case, form: str, max_onehot: int | None = None) -> Any:
+    """The candidates that kernels find."""
+    n_codes, limits = case.rows.n_bins[0] - 1, case.limits
+    sets = SetSearch(np.array([True, False]), n_codes, max_onehot or limits.max_onehot, limits.max_threshold)
+    rules = SplitRules(
+        case.rules.reg_lambda, case.rules.alpha, case.rules.step, case.rules.least_h, np.zeros(2, np.int32), False, sets
+    )
+    own = SplitSearch(make_layout(list(case.rows.n_bins)), rules, EagerThreads(1), (0, 2))
+    ids, every = np.zeros(1, np.int32), np.ones((1, 2), np.uint8)
+    bounds = np.array([[-np.inf, np.inf]])
+    nodes = OpenNodes(ids, ids - 1, ids, np.array([case.rows.sums], np.int64), bounds, every, UNITS)
+    return own.search(nodes, histogram_of(case.rows, form)[None])
+
+
+def bins_of(right_bins: Any, split_bin: int) -> frozenset[int]:
+    return frozenset(sets_of_bins(right_bins[None], np.array([split_bin == BY_SET])).categories.tolist())
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.sampled_from(["pairs", "words"]))
+def test_the_best_set_is_the_naive_one(case: Case, form: str) -> None:
+    found = search(case, form)
+    expected = split_sets.best(case.rules, case.limits, case.rows, [0, 1])
+    assert found.gain[0] == expected.gain
+    if expected.gain > -np.inf:
+        chosen = int(found.feature[0]), int(found.split_bin[0]), bool(found.default_left[0])
+        assert chosen == (expected.feature, expected.bin, expected.default_left)
+        assert tuple(found.left[0].tolist()) == expected.left
+        assert bins_of(found.right_bins[0], chosen[1]) == split_sets.right_bins_of(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(missing=False))
+def test_no_single_level_gains_more_than_the_best_set(case: Case) -> None:
+    """The best set of two sides is a beginning of the order by leaf values, where nothing but the loss counts."""
+    free = dataclasses.replace(
+        case, rules=split.Rules(0.0, least_h=1e-9), limits=split_sets.SetRules(frozenset({0}), 1, 64)
+    )
+    best, single = search(free, "pairs"), search(free, "pairs", max_onehot=64)
+    assert best.gain[0] >= single.gain[0] * (1 - 1e-12)
+
+
+@given(st.lists(st.sets(st.integers(0, 99)), min_size=1, max_size=5))
+def test_sets_become_bins_and_back(sets: list[set[int]]) -> None:
+    given_sets = CategorySets.of_nodes([sorted(own) for own in sets])
+    bins = bins_of_sets(given_sets, len(sets))
+    found = sets_of_bins(bins, np.array([bool(own) for own in sets]))
+    assert [found.of(node).tolist() for node in range(len(sets))] == [sorted(own) for own in sets]
+
+
+LEVELS = {"few": 3, "some": 12, "many": 70}
+COLUMNS = list(LEVELS)
+
+
+def make_rows(seed: int, n_rows: int = 700, missing: float = 0.1) -> tuple[pd.DataFrame, Float32]:
+    """Rows of categories and a number, with labels that know of them, and gains that differ."""
+    rng = np.random.default_rng(seed)
+    columns, y = {}, rng.normal(size=n_rows) / 10
+    for name, n_levels in LEVELS.items():
+        codes = rng.integers(0, n_levels, n_rows)
+        lacks = rng.random(n_rows) < missing
+        columns[name] = np.where(lacks, np.nan, codes)
+        y += np.where(lacks, 0.4, rng.normal(size=n_levels)[codes])
+    columns["number"] = rng.normal(size=n_rows).round(1)
+    return pd.DataFrame(columns), (y + columns["number"]).astype(np.float32)
+
+
+def native(x: pd.DataFrame, y: Any, n_engines: int = 1, reference: QuantizedDataset | None = None, **options: Any
+           ) -> QuantizedDataset:  # fmt: skip
+    """A data set whose categorical columns are codes."""
+    source = make_source(x, y, categorical=COLUMNS, schema=None if reference is None else reference.schema)
+    build = BuildOptions(categories=CategoryOptions(encodings="native"), **options)
+    return QuantizedDataset.from_source(source, build, n_engines=n_engines, reference=reference)
+
+
+def codes_of(data: QuantizedDataset, x: pd.DataFrame) -> Float32:
+    """The features of rows, as a data set has them."""
+    (batch,) = make_source(x, schema=data.schema).batches()
+    return batch.features.on_host().matrix()
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one level": {"max_cat_to_onehot": 100},
+    "short sets": {"max_cat_threshold": 4},
+    "no penalty": {"reg_lambda": 0.0, "min_child_weight": 5.0},
+    "penalties": {"reg_alpha": 2.0, "gamma": 0.5},
+    "steps": {"max_delta_step": 0.5},
+    "best first": {"grow_policy": "lossguide", "max_leaves": 9},
+    "classes": {"objective": "binary:logistic"},
+}
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize("name", RULES)
+def test_trees_are_those_of_xgboost(name: str, missing: float) -> None:
+    x, y = make_rows(3, missing=missing)
+    params = {"max_depth": 4, "base_score": 0.5, "n_jobs": 2, **RULES[name]}
+    y = (y > np.median(y)).astype(np.float32) if name == "classes" else y
+    with native(x, y) as data:
+        found, codes = train({**params, "device": "cpu"}, data, 3), codes_of(data, x)
+    rows = xgb.DMatrix(codes, y, feature_types=["c", "c", "c", "q"], enable_categorical=True)
+    theirs = xgb.train({**params, "tree_method": "hist", "device": "cpu"}, rows, 3)
+    margins = found.predict(x, output="margin")
+    np.testing.assert_allclose(margins, theirs.predict(rows, output_margin=True), rtol=1e-5, atol=2e-6)
+    trees = json.loads(theirs.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    for own, other in zip(found.trees, trees, strict=True):
+        by_set = own.has_set
+        assert by_set.any()
+        assert own.n_nodes == len(other["left_children"])
+        starts, sizes = other["categories_segments"], other["categories_sizes"]
+        sets = {
+            node: other["categories"][start : start + size]
+            for node, start, size in zip(other["categories_nodes"], starts, sizes, strict=True)
+        }
+        in_order = name != "best first"  # which numbers nodes as they are split
+        for node in np.flatnonzero(by_set).tolist() if in_order else ():
+            assert (own.feature[node], own.sets.of(node).tolist()) == (other["split_indices"][node], sets[node])
+
+
+def naive_trees(params: TrainParams, data: QuantizedDataset, x: pd.DataFrame, y: Float32, n_rounds: int) -> Any:
+    objective = make_objective(params.objective, {**dataclasses.asdict(params), "num_class": params.num_class or None})
+    symbols = quantize.symbols(DenseRows(codes_of(data, x)), data.cuts)
+    codes = frozenset(np.flatnonzero(data.schema.is_code).tolist())
+    limits = split_sets.SetRules(codes, params.max_cat_to_onehot, params.max_cat_threshold)
+    return reference.train(reference.Problem(params, objective, data.cuts, symbols, y, limits=limits), n_rounds)
+
+
+@pytest.mark.parametrize("chosen", [
+    {"max_depth": 3}, {"grow_policy": "lossguide", "max_leaves": 7, "colsample_bynode": 0.6},
+    {"max_depth": 3, "objective": "reg:absoluteerror", "reg_alpha": 0.3},
+    {"max_depth": 3, "max_cat_to_onehot": 20, "max_cat_threshold": 9, "subsample": 0.7},
+])  # fmt: skip
+def test_trees_are_the_naive_ones(chosen: dict[str, Any]) -> None:
+    """Also those that grow with the host: adaptive leaves."""
+    x, y = make_rows(5, 150)
+    params = TrainParams.from_mapping({"n_jobs": 2, "device": "cpu", **chosen})
+    with native(x, y) as data:
+        found = train(params, data, 2)
+        expected = naive_trees(params, data, x, y, 2)
+    for i, (own, other) in enumerate(zip(found.trees, expected, strict=True)):
+        assert own.has_set.any()
+        assert_same_tree(own, other, f"tree {i}")
+
+
+PLACES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "one thread": ({}, {"n_jobs": 1}),
+    "small chunks": ({"chunk_rows": 192}, {}),
+    "sparse": ({"encoding": "csr"}, {}),
+    "tight": ({"packing": "tight"}, {}),
+    "two engines": ({"n_engines": 2, "chunk_rows": 128}, {"reduction": "coordinator"}),
+    "three engines": ({"n_engines": 3}, {"reduction": "peers"}),
+}
+FITS: dict[str, dict[str, Any]] = {
+    "by levels": {"max_depth": 5},
+    "best first": {"grow_policy": "lossguide", "max_leaves": 20, "subsample": 0.6},
+    "with the host": {"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.7], "max_depth": 4},
+    "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 4},
+    "constraints": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]]},
+}
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
+    x, y = make_rows(7)
+    other, labels = make_rows(8, 100)
+    other.iloc[:20, 2] = 1000 + np.arange(20)  # which training did not see
+    made: list[tuple[bytes, Any]] = []
+    for options, params in ({}, {}), *PLACES.values():
+        with native(x, y, **options) as data, native(other, labels, reference=data, **options) as valid:
+            result: dict[str, Any] = {}
+            booster = train({"device": "cpu", "n_jobs": 2, **FITS[fit], **params}, data, 3, evals=[(valid, "valid")],
+                            evals_result=result)  # fmt: skip
+            made.append((trees_of(booster), result["valid"]))
+    assert all(own == made[0] for own in made[1:])
+
+
+def trees_of(booster: Booster) -> bytes:
+    """Everything that trees say, as bytes."""
+    arrays = [getattr(tree, each.name) for tree in booster.trees for each in dataclasses.fields(tree)]
+    return b"".join(repr(own.lists).encode() if hasattr(own, "lists") else own.tobytes() for own in arrays)
+
+
+def test_evaluation_sees_what_prediction_does() -> None:
+    """Missing values go where they did in training, unseen levels left, by bins and by values alike."""
+    x, y = make_rows(9)
+    other, labels = make_rows(10, 200)
+    other.iloc[:50, 1] = np.arange(50) + 50
+    with native(x, y) as data, native(other, labels, reference=data) as valid:
+        result: dict[str, Any] = {}
+        booster = train({"device": "cpu"}, data, 3, evals=[(valid, "valid")], evals_result=result)
+        encoder = data.schema.encoder
+    assert isinstance(encoder, Encoder) and encoder.schema.names == (*COLUMNS, "number")
+    error = float(np.sqrt(np.mean((booster.predict(other) - labels) ** 2)))
+    assert result["valid"]["rmse"][-1] == pytest.approx(error, rel=1e-6)
+
+
+def test_a_fit_goes_on_with_the_sets_of_its_model() -> None:
+    x, y = make_rows(11)
+    with native(x, y) as data:
+        whole, first = train({"device": "cpu"}, data, 4), train({"device": "cpu"}, data, 2)
+        longer = train({"device": "cpu"}, data, 2, init_model=first)
+    assert trees_of(longer) == trees_of(whole)
