@@ -61,8 +61,8 @@ def test_a_path_without_a_data_set(tmp_path: Path) -> None:
 
 def test_a_newer_version_says_so(tmp_path: Path) -> None:
     save(tmp_path / "d")
-    edit(tmp_path / "d", lambda root: root.update(version=4, chunks="of a kind yet to come"))
-    with pytest.raises(DatasetFormatError, match=r"format version 4, this daskboost reads up to 3: upgrade daskboost"):
+    edit(tmp_path / "d", lambda root: root.update(version=5, chunks="of a kind yet to come"))
+    with pytest.raises(DatasetFormatError, match=r"format version 5, this daskboost reads up to 4: upgrade daskboost"):
         read_dataset(tmp_path / "d")
 
 

@@ -41,12 +41,13 @@ def test_divided_rows_are_the_twins(view: int, feature: int, default_left: bool,
     bins = _views(symbols, layout)[view].bins
     order = rng.permutation(100)
     rows, spare = _rows(order), _rows(np.zeros(100, np.int64))
+    split = partition.OneSplit(feature, 1, default_left, np.zeros((1, 1), np.uint32), 0)
     wanted = reference.split(order[5:95].tolist(), symbols[:, feature], 1, int(N_BINS[feature]), default_left)
     if len(pieces) == 1:
-        n_left = int(divide(bins, rows, rows, spare, (5, 95), feature, 1, default_left))
+        n_left = int(divide(bins, rows, rows, spare, (5, 95), split))
         put_back(spare, rows, 5 + n_left, 95, 0, 5, 5 + n_left)
     else:
-        found = [int(divide(bins, rows, spare, spare, piece, feature, 1, default_left)) for piece in pieces]
+        found = [int(divide(bins, rows, spare, spare, piece, split)) for piece in pieces]
         to_left, to_right = 5, 5 + sum(found)
         for (begin, end), n_left in zip(pieces, found, strict=True):
             put_back(spare, rows, begin, end, n_left, to_left, to_right)

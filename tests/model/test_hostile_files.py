@@ -121,8 +121,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "attributes": (put(lambda d: d["learner"], "attributes", {"a": 1}), "'attributes' holds values that are not texts"),
     "own": (put(lambda d: d["learner"], "attributes", {"daskboost": "{"}), "attribute 'daskboost' is damaged"),
     "newer own": (
-        put(lambda d: d["learner"], "attributes", {"daskboost": '{"version":3,"params":{}}'}),
-        "version 3, newer than 2; update daskboost",
+        put(lambda d: d["learner"], "attributes", {"daskboost": '{"version":4,"params":{}}'}),
+        "version 4, newer than 3; update daskboost",
     ),
     "huge parameter": (
         put(lambda d: d["learner"], "objective", {"name": "reg:tweedie", "tweedie_regression_param": {

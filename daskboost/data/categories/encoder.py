@@ -24,7 +24,6 @@ from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema
-from daskboost.devices.cpu.threads import by_ranges, on_threads
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
@@ -141,6 +140,8 @@ class Encoder:
         DataTypeError, DataError
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
+        from daskboost.devices.cpu.threads import by_ranges, on_threads
+
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         numbers = self._numbers(rows, spec)
@@ -247,6 +248,8 @@ def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
 
 def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any) -> list[Int32 | None]:
     """Return the codes of each categorical column of a block in the host's memory, None where its levels are."""
+    from daskboost.devices.cpu.threads import on_threads
+
     def coded(own: tuple[Levels | None, tuple[str, Any]]) -> Int32 | None:
         known, (name, column) = own
         return None if known is None else known.codes(column, name)

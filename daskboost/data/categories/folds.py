@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daskboost.data.categories.statistics import StatisticTable, Target
-from daskboost.devices.cpu.threads import on_threads
 from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.hashing import Purpose, draws, key
 
@@ -168,6 +167,8 @@ class FoldCounts:
         levels : uint8 array, shape (rows,)
             Of the target, see `Target.levels`.
         """
+        from daskboost.devices.cpu.threads import on_threads
+
         steps, folds = target.steps, folds_of(seed, first_row, len(levels))
         columns = list(zip(codes, n_codes, strict=True))
         tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps), columns, threads)

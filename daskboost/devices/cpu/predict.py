@@ -227,7 +227,7 @@ def _descend(forest: PackedForest, node: int, keys: UInt32, row: int) -> int:
     """From a node below the heap to the row's leaf."""
     start, first_of_codes = _tile_start(row, len(forest.missing)), LANES * _value_columns(forest)
     while forest.left[node] >= 0:
-        column, split = forest.splits[node]
+        column, split = forest.splits[node, 0], forest.splits[node, 1]
         key = keys[start + column]
         right = key >= split if column < first_of_codes else holds(forest.sets.words, split, key)
         node = forest.right[node] if right else forest.left[node]
