@@ -6,7 +6,7 @@ A class for each word of `encodings`, and one place, `ENCODERS`, that knows them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -20,7 +20,7 @@ from daskboost.data.input.row_batch import CATEGORY_CODE
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
-    from daskboost.data.categories.folds import FoldCounts
+    from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
     from daskboost.devices.cpu.statistics import Statistics
 
 TARGET, ONEHOT, NATIVE = "target", "onehot", "native"
@@ -32,7 +32,7 @@ class RowStatistics:
     """How rows of a block get target statistics: rows that are trained on from other folds, others from all rows."""
 
     statistics: Statistics
-    counts: FoldCounts | None
+    counts: CategoryCounts | None
     folds: UInt8 | None
 
     def of(self, place: int, table: StatisticTable, codes: Int32) -> Float32:
@@ -42,7 +42,13 @@ class RowStatistics:
         """
         if self.counts is None or self.folds is None:
             return table.values(codes, self.statistics)
-        return self.counts.values(place, codes, self.folds, self.statistics)
+        return self.counts.columns.values(place, codes, self.folds, self.statistics)
+
+    def of_pair(self, own: PairEncoder, codes: Mapping[int, Int32]) -> Float32:
+        """Return the statistics of rows in a pair of columns, by the codes of each column; shape as of `of`."""
+        if self.counts is None or self.folds is None:
+            return own.values(codes, self.statistics)
+        return self.counts.of_pair(own.pair).values(codes, self.folds, self.statistics)
 
 
 StatisticsOf: TypeAlias = Callable[[StatisticTable, Int32], Float32]

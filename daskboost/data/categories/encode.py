@@ -192,6 +192,8 @@ class FoldReader:
         counted = [found for found in codes if found is not None]
         seed, first_row = self.options.seed, given[FIRST_ROW]
         counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads)
+        if not self.pairs:
+            return CategoryCounts(counts, ())
         each = zip(self.spec.schema.columns.categorical, codes, strict=True)
         of_columns = {at: found for at, found in each if found is not None}
         folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps

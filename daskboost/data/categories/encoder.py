@@ -169,8 +169,7 @@ class Encoder:
     def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
                     ) -> None:  # fmt: skip
         """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
-        given = self.target.statistics(self.priors)
-        statistics = RowStatistics(given, None if counts is None else counts.columns, folds)
+        statistics = RowStatistics(self.target.statistics(self.priors), counts, folds)
         encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
         codes_of_columns = dict(zip((at for at, _ in encoders), columns, strict=True))
         place = 0
@@ -179,12 +178,8 @@ class Encoder:
             encoder.fill(codes_of_columns[at], partial(statistics.of, place), own)
             place += encoder.table is not None
         for place, pair in enumerate(self.pairs):
-            if counts is None or folds is None:
-                values = pair.values(codes_of_columns, given)
-            else:
-                values = counts.of_pair(pair.pair).values(codes_of_columns, folds, given)
             first = self.edges[-1] + place * len(self.priors)
-            out[:, first : first + len(self.priors)] = values
+            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes_of_columns)
 
     def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
         """Return the columns that are features as they are; None where there are none."""
