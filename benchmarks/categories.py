@@ -118,7 +118,7 @@ VARIANTS: dict[str, Contender] = {
 }
 """Ours with other features; run where they are asked for."""
 PARTS = 5
-"""Of the training rows, of which each is held out in turn."""
+"""Parts of the training rows; each is held out in turn."""
 
 
 def published(name: str, contender: str) -> Mapping[str, float] | None:

@@ -233,7 +233,7 @@ def test_features_of_many_entries_count_more() -> None:
 @pytest.mark.emulated
 @pytest.mark.parametrize("searches", [False, True], ids=["histograms", "sorted entries"])
 def test_what_gpus_take_is_planned(searches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside their own rows, which are there before; of both GPUs together."""
+    """The plans leave out the GPUs' own rows, which are there before; both GPUs count together."""
     for module in (everywhere, views, by_columns):
         monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 12)
     for module in (sparse_columns, views):

@@ -294,7 +294,7 @@ def test_statistics_stand_beside_codes(frame: pd.DataFrame) -> None:
 
 
 def test_each_level_has_a_bin(rng: np.random.Generator) -> None:
-    """As many as there are, whatever `max_bin`, and one for levels that are pooled or were not seen."""
+    """A level has a bin whatever `max_bin` is, and levels that are pooled or were not seen share one more."""
     x = pd.DataFrame({"a": rng.integers(0, 300, 4000), "b": rng.normal(size=4000)})
     for most in (2**20, 100):
         options = CategoryOptions(encodings="native", most_levels=most)

@@ -12,7 +12,7 @@ from daskboost.tree.category_sets import NO_SETS, CategorySets
 from daskboost.tree.table import SHOWN_CATEGORIES, JoinedTrees, TreeTable
 
 codes = st.sets(st.integers(0, 70), max_size=5)
-"""Of one node; often none."""
+"""Codes of a node's set, of which there are often none."""
 
 
 def table_of(sets: list[set[int]]) -> TreeTable:
