@@ -164,7 +164,7 @@ def test_models_read_the_disk_as_often_as_one(
         train_many([params, {**params, "reg_lambda": 3.0}], dataset, 2, folds=folds)
         many = disk_reads(dataset) - before - one
     ahead = 8 if device == "cuda" else 0  # chunks that were read for passes that did not come
-    assert 0 < one - ahead <= many <= 1.34 * one, "no model of a fold is deeper than one level more per tree"
+    assert 0 < one - ahead <= many <= 1.34 * one + ahead, "no model of a fold is deeper than one level more per tree"
 
 
 @pytest.mark.emulated
