@@ -1,9 +1,10 @@
 # Needs Python >= 3.11 and make, and for the tests g++; everything else is installed into .venv on first use.
-#   make demo    train on real data through a two-process cluster, write demo_output/
-#   make test    lint, types and all tests
-#   make lint    ruff and mypy only
-#   make fuzz    damaged model files and data sets for ten minutes (python -m fuzz --help for hours, and for one case)
-#   make bench   the benchmarks with small sizes (see benchmarks/README.md for the full ones)
+#   make demo     train on real data through a two-process cluster, write demo_output/
+#   make test     lint, types and all tests
+#   make lint     ruff and mypy only
+#   make kernels  every variant of every CUDA kernel compiled for every architecture, before a release
+#   make fuzz     damaged model files and data sets for ten minutes (python -m fuzz --help for hours, and for one case)
+#   make bench    the benchmarks with small sizes (see benchmarks/README.md for the full ones)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +15,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: demo test style types tests lint fuzz bench clean
+.PHONY: demo test style types tests lint kernels fuzz bench clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m benchmarks.demo
@@ -33,6 +34,9 @@ tests: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n auto
 
 lint: style types
+
+kernels: $(TEST_STAMP)
+	DASKBOOST_EVERY_VARIANT=1 $(BIN)/python -m pytest -n auto tests/kernels/test_compile.py
 
 fuzz: $(TEST_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds 600

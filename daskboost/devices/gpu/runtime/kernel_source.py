@@ -7,11 +7,11 @@ A `kernels/<file>.cu` declares in its opening comment everything that its users 
     // usual: SMALL=0 COLUMNS=8
     // budget: quantize_gradients registers=56 shared=12*THREADS/32
 
-A `variants` line is the product of its constants' values, compiled for every architecture of `ARCHITECTURES`, or from
-`sm` on. No other constants can be asked for, so whatever runs was compiled, within its budgets, by the tests. A `usual`
-line is the product of those that most fits launch, with which a process that has to compile begins (`modules.py`). A
-`budget` line limits an entry point's registers per thread and bytes of static shared memory; both may be expressions of
-the file's macros.
+A `variants` line is the product of its constants' values, for every architecture of `ARCHITECTURES`, or from `sm` on.
+No other constants can be asked for, so whatever runs was compiled by the tests: for two architectures of the seven, or
+for all by `make kernels`. A `usual` line is the product of those that most fits launch, with which a process that has
+to compile begins (`modules.py`). A `budget` line limits an entry point's registers per thread and bytes of static
+shared memory; both may be expressions of the file's macros.
 """
 
 from __future__ import annotations
