@@ -160,8 +160,8 @@ class TreeRoom:
             drawn=np.empty((n_ranges, 5), np.int64),
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
-            level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
-            defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
+            level=np.empty((n, 2, layout.most_slots)), order=np.empty((n, layout.most_slots)),
+            walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         ))  # fmt: skip
 
     def _empty_meeting(self) -> Meeting:

@@ -109,7 +109,6 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
     """
     _refuse_beside(f"encodings='native' of column {column!r}", {
         f"device={params.device!r}, where trees split by thresholds alone": split_device(params.device)[0] == "cuda",
-        "grow_policy='symmetric', whose levels share one split by a threshold": params.grow_policy == "symmetric",
         "multi_strategy='multi_output_tree', whose gains have no order of categories":
             params.has_vector_leaves(objective.n_outputs),
         "out_of_core='certified', which certifies splits by thresholds": params.out_of_core == "certified",

@@ -14,6 +14,7 @@ import numpy as np
 
 from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu import split as kernels
+from daskboost.devices.cpu import split_level as level_kernels
 from daskboost.devices.cpu import split_vectors as vector_kernels
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
@@ -234,11 +235,12 @@ def combine(parts: Sequence[Candidates]) -> Candidates:
     return Candidates(*(pick(each.name) for each in fields(Candidates)))
 
 
-def _no_candidates(nodes: OpenNodes, set_words: int) -> Candidates:
-    n = len(nodes)
+def _no_candidates(shape: tuple[int, ...], set_words: int) -> Candidates:
+    """Return what nodes have before they are searched; `shape` : of their sums."""
+    n = shape[0]
     return Candidates(
         np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32), np.zeros(n, np.uint8),
-        np.zeros_like(nodes.sums), np.zeros((n, set_words), np.uint32),
+        np.zeros(shape, np.int64), np.zeros((n, set_words), np.uint32),
     )  # fmt: skip
 
 
@@ -266,9 +268,9 @@ class Scores(Protocol):
                       members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
         """Find the best splits of some members of a stack among some features."""
 
-    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
-                      ) -> tuple[float, int, int, int]:  # fmt: skip
-        """(gain, feature, bin, default left) of the best split for all nodes among some features."""
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      into: SplitTable) -> None:  # fmt: skip
+        """Find the best split for all nodes among some features; its sums aside, it goes to the first row."""
 
 
 @dataclass(frozen=True)
@@ -292,12 +294,9 @@ class ScalarScores:
                       members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
         kernels.best_per_node(stack, nodes, slots, features, members, self.units, self.regular, into)
 
-    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
-                      ) -> tuple[float, int, int, int]:  # fmt: skip
-        found: tuple[float, int, int, int] = kernels.best_of_level(
-            histograms, nodes, slots, features, self.units, self.regular
-        )
-        return found
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      into: SplitTable) -> None:  # fmt: skip
+        level_kernels.best_of_level(histograms, nodes, slots, features, self.units, self.regular, into)
 
 
 @dataclass(frozen=True)
@@ -322,12 +321,9 @@ class VectorScores:
                       members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
         vector_kernels.best_per_node(stack, nodes, slots, features, members, self.units, self.regular, into)
 
-    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
-                      ) -> tuple[float, int, int, int]:  # fmt: skip
-        found: tuple[float, int, int, int] = vector_kernels.best_of_level(
-            histograms, nodes, slots, features, self.units, self.regular
-        )
-        return found
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      into: SplitTable) -> None:  # fmt: skip
+        vector_kernels.best_of_level(histograms, nodes, slots, features, self.units, self.regular, into)
 
 
 def scores_of(rules: SplitRules, units: Sequence[float]) -> Scores:
@@ -406,7 +402,7 @@ class SplitSearch:
             scores.best_per_node(stack, batch, self._slots, features, members, into)
 
         if len(nodes) >= self._threads.count:
-            found = _no_candidates(nodes, self._rules.set_words)
+            found = _no_candidates(nodes.sums.shape, self._rules.set_words)
             table = found.table
 
             def best_of(low: int, high: int) -> None:
@@ -421,7 +417,7 @@ class SplitSearch:
             return found
 
         def best_among(features: tuple[int, int]) -> Candidates:
-            own = _no_candidates(nodes, self._rules.set_words)
+            own = _no_candidates(nodes.sums.shape, self._rules.set_words)
             for stack in stacks:
                 search(stack, features, (0, len(stack.rows)), own.table)
             return own
@@ -429,21 +425,22 @@ class SplitSearch:
         return combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
 
     def _level(self, stacks: list[Stack], nodes: OpenNodes, scores: Scores) -> Candidates:
-        histograms, level, width = joined(stacks), nodes.level, self._layout.width
-        parts = self._threads.run([
-            partial(scores.best_of_level, histograms, level, self._slots, features)
-            for features in self._feature_ranges()
-        ])  # fmt: skip
-        gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
-        found = _no_candidates(nodes, self._rules.set_words)
-        if feature >= 0:
-            found.gain[:], found.feature[:], found.split_bin[:] = gain, feature, split_bin
-            found.default_left[:] = default_left
+        histograms, level, (n_nodes, n_sums) = joined(stacks), nodes.level, nodes.sums.shape
+
+        def best_among(features: tuple[int, int]) -> Candidates:
+            own = _no_candidates((1, n_sums), self._rules.set_words)
+            scores.best_of_level(histograms, level, self._slots, features, own.table)
+            return own
+
+        best = combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
+        found = Candidates(*(np.repeat(getattr(best, each.name), n_nodes, axis=0) for each in fields(Candidates)))
+        if best.feature[0] >= 0:
+            width = self._layout.width
             for k in range(width):
-                kernels.left_sums(
-                    histograms[:, k::width], self._slots, nodes.sums[:, 2 * k : 2 * k + 2], feature, split_bin,
-                    bool(default_left), found.left[:, 2 * k : 2 * k + 2],
-                )  # fmt: skip
+                of_output = slice(2 * k, 2 * k + 2)
+                level_kernels.left_sums(
+                    histograms[:, k::width], self._slots, nodes.sums[:, of_output], best.table, found.left[:, of_output]
+                )
         return found
 
     def _feature_ranges(self) -> list[tuple[int, int]]:

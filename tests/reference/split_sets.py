@@ -34,15 +34,19 @@ def sums_where(rows: split.Rows, which: object) -> tuple[int, int]:
     return int(np.sum(rows.g[which])), int(np.sum(rows.h[which]))
 
 
-def sets(rules: split.Rules, limits: SetRules, rows: split.Rows, feature: int) -> Iterator[tuple[frozenset[int], bool]]:
-    """All sets that are tried, with the default direction, in the order in which ties are decided."""
-    n_codes, symbols = rows.n_bins[feature] - 1, rows.symbols[:, feature]
+def sets(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], feature: int
+         ) -> Iterator[tuple[frozenset[int], bool]]:  # fmt: skip
+    """All sets that are tried for some nodes together, with the default direction, in the order in which ties are
+    decided."""
+    n_codes = level[0].n_bins[feature] - 1
     if n_codes < limits.max_onehot:
         yield from ((frozenset({code}), default_left) for code in range(n_codes) for default_left in (True, False))
         return
 
     def value(code: int) -> float:
-        return split.weight(rules, *rows.worth(sums_where(rows, symbols == code)), (-split.INF, split.INF))
+        own = [sums_where(rows, rows.symbols[:, feature] == code) for rows in level]
+        g, h = (sum(each) for each in zip(*own, strict=True))
+        return split.weight(rules, *level[0].worth((g, h)), (-split.INF, split.INF))
 
     order = sorted(range(n_codes), key=value)  # which is stable
     for n_taken in range(1, min(limits.max_threshold, n_codes)):
@@ -69,11 +73,31 @@ def best(rules: split.Rules, limits: SetRules, rows: split.Rows, features: Seque
             other = split.best(rules, rows, [feature])
             found = other if other.gain > found.gain else found
             continue
-        for right, default_left in sets(rules, limits, rows, feature):
+        for right, default_left in sets(rules, limits, [rows], feature):
             left = left_of(rows, feature, right, default_left)
             gain = split.children(rules, rows, feature, 0, left) - parent
             if gain > max(found.gain, 0.0):
                 found = SetSplit(gain, feature, BY_SET, default_left, left, right)
+    return found
+
+
+def best_of_level(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], features: Sequence[int]
+                  ) -> split.Split:  # fmt: skip
+    """The one split for all nodes of a level, by a set or by a threshold; `left` is of no use in it."""
+    found = split.Split(-split.INF, -1, -1, False, (0, 0))
+    for feature in features:
+        if feature not in limits.codes:
+            other = split.best_of_level(rules, level, [feature])
+            found = other if other.gain > found.gain else found
+            continue
+        for right, default_left in sets(rules, limits, level, feature):
+            gain = 0.0
+            for rows in level:
+                both = split.children(rules, rows, feature, 0, left_of(rows, feature, right, default_left))
+                if both > -split.INF:
+                    gain += both - split.loss_reduction(rules, *rows.worth(rows.sums), rows.bounds)
+            if gain > max(found.gain, 0.0):
+                found = SetSplit(gain, feature, BY_SET, default_left, (0, 0), right)
     return found
 
 

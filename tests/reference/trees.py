@@ -251,7 +251,7 @@ class Tree:
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> split.Split:
         rows = [self.rows_of(node) for node in level]
-        return split.best_of_level(self.problem.search_rules, rows, features)
+        return split_sets.best_of_level(self.problem.search_rules, self.problem.limits, rows, features)
 
     def divide(self, node: int, chosen: split.Split) -> list[int]:
         """Make the children of a node."""

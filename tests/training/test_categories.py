@@ -204,7 +204,6 @@ def test_columns_of_numbers_that_hold_categories(small: Any) -> None:
 
 WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
     "GPUs": ({"device": "cuda"}, "device='cuda'"),
-    "levels of one split": ({"grow_policy": "symmetric"}, "grow_policy='symmetric'"),
     "certified trees": ({"out_of_core": "certified"}, "out_of_core='certified'"),
     "vectors": ({"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"},
                 "multi_strategy='multi_output_tree'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,18 +73,21 @@ def histogram_of(rows: split.Rows, form: str) -> Int64:
     return (found[:, 0] << 32) + found[:, 1] if form == "words" else found
 
 
-def search(case: Case, form: str, max_onehot: int | None = None) -> Any:
-    """The candidates that kernels find."""
+def search(case: Case, form: str, max_onehot: int | None = None, level: Sequence[split.Rows] = ()) -> Any:
+    """The candidates that kernels find for the case's rows, or for nodes of a level that share a split."""
+    of_nodes = level or [case.rows]
     n_codes, limits = case.rows.n_bins[0] - 1, case.limits
     sets = SetSearch(np.array([True, False]), n_codes, max_onehot or limits.max_onehot, limits.max_threshold)
+    monotone, given_rules = np.zeros(2, np.int32), case.rules
     rules = SplitRules(
-        case.rules.reg_lambda, case.rules.alpha, case.rules.step, case.rules.least_h, np.zeros(2, np.int32), False, sets
+        given_rules.reg_lambda, given_rules.alpha, given_rules.step, given_rules.least_h, monotone, bool(level), sets
     )
     own = SplitSearch(make_layout(list(case.rows.n_bins)), rules, EagerThreads(1), (0, 2))
-    ids, every = np.zeros(1, np.int32), np.ones((1, 2), np.uint8)
-    bounds = np.array([[-np.inf, np.inf]])
-    nodes = OpenNodes(ids, ids - 1, ids, np.array([case.rows.sums], np.int64), bounds, every, UNITS)
-    return own.search(nodes, histogram_of(case.rows, form)[None])
+    ids, every = np.arange(len(of_nodes), dtype=np.int32), np.ones((1 if level else len(of_nodes), 2), np.uint8)
+    bounds = np.tile([-np.inf, np.inf], (len(of_nodes), 1))
+    sums = np.array([rows.sums for rows in of_nodes], np.int64)
+    nodes = OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, every, UNITS)
+    return own.search(nodes, np.stack([histogram_of(rows, form) for rows in of_nodes]))
 
 
 def bins_of(right_bins: Any, split_bin: int) -> frozenset[int]:
@@ -101,6 +105,29 @@ def test_the_best_set_is_the_naive_one(case: Case, form: str) -> None:
         assert chosen == (expected.feature, expected.bin, expected.default_left)
         assert tuple(found.left[0].tolist()) == expected.left
         assert bins_of(found.right_bins[0], chosen[1]) == split_sets.right_bins_of(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.integers(1, 4), st.sampled_from(["pairs", "words"]))
+def test_the_best_set_of_a_level_is_the_naive_one(case: Case, n_nodes: int, form: str) -> None:
+    """Nodes without rows, and those too light to be split, included."""
+    of_node = np.random.default_rng(n_nodes).integers(0, n_nodes, len(case.rows.g))
+    level = [
+        dataclasses.replace(case.rows, symbols=case.rows.symbols[own], g=case.rows.g[own], h=case.rows.h[own])
+        for own in (of_node == node for node in range(n_nodes))
+    ]
+    found = search(case, form, level=level)
+    expected = split_sets.best_of_level(case.rules, case.limits, level, [0, 1])
+    assert set(found.gain.tolist()) == {expected.gain}
+    if expected.gain == -np.inf:
+        return
+    right = split_sets.right_bins_of(expected)
+    for node, rows in enumerate(level):
+        chosen = int(found.feature[node]), int(found.split_bin[node]), bool(found.default_left[node])
+        assert chosen == (expected.feature, expected.bin, expected.default_left)
+        assert bins_of(found.right_bins[node], chosen[1]) == right
+        left = split_sets.left_of(rows, 0, right, chosen[2]) if right else split.left_of(rows, *chosen)
+        assert tuple(found.left[node].tolist()) == left
 
 
 @settings(max_examples=100, deadline=None)
@@ -203,6 +230,8 @@ def naive_trees(params: TrainParams, data: QuantizedDataset, x: pd.DataFrame, y:
 @pytest.mark.parametrize("chosen", [
     {"max_depth": 3}, {"grow_policy": "lossguide", "max_leaves": 7, "colsample_bynode": 0.6},
     {"max_depth": 3, "objective": "reg:absoluteerror", "reg_alpha": 0.3},
+    {"max_depth": 3, "grow_policy": "symmetric"},
+    {"max_depth": 3, "grow_policy": "symmetric", "objective": "reg:absoluteerror", "max_cat_to_onehot": 20},
     {"max_depth": 3, "max_cat_to_onehot": 20, "max_cat_threshold": 9, "subsample": 0.7},
 ])  # fmt: skip
 def test_trees_are_the_naive_ones(chosen: dict[str, Any]) -> None:
@@ -228,6 +257,7 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 FITS: dict[str, dict[str, Any]] = {
     "by levels": {"max_depth": 5},
     "best first": {"grow_policy": "lossguide", "max_leaves": 20, "subsample": 0.6},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 4},
     "with the host": {"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.7], "max_depth": 4},
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 4},
     "constraints": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]]},

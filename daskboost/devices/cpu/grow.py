@@ -42,14 +42,15 @@ from daskboost.devices.cpu.split import (
     NodeTotals,
     Regular,
     SplitTable,
-    add_to_level,
     best_of_node,
     gain_of_weight,
+    is_code,
     leaf_gain,
     leaf_weight,
-    running_sums,
+    order_codes,
     subtract,
 )
+from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
 from daskboost.devices.cpu.team import (
     LINE,
     arrive,
@@ -191,6 +192,8 @@ class Step(NamedTuple):
     """The same of `BinGains.gains`."""
     level: Float64
     """The same of the gains of a level's nodes together."""
+    order: Float64
+    """The same of `BinGains.order`; shape (threads, bins)."""
     walked: Int32
     """Right child of each node, for rows that walk the tree; shape (nodes,)."""
     defaults: Bool
@@ -1246,7 +1249,7 @@ def _search(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
     nodes, pool, step = state.nodes, state.pool, state.step
     slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
-    room = BinGains(step.prefix[thread], step.gains[thread])
+    room = BinGains(step.prefix[thread], step.gains[thread], step.order[thread])
     while True:
         task = next_task(state.team)
         place, part = task // parts, task % parts
@@ -1301,7 +1304,7 @@ def _search_level(state: Growing, thread: int) -> None:
     nodes, pool, step = state.nodes, state.pool, state.step
     slots, offsets = _slots(state), state.chunks.bins.offsets
     regular = state.rules.regular
-    room, sums = BinGains(step.prefix[thread], step.gains[thread]), step.level[thread]
+    room, sums = BinGains(step.prefix[thread], step.gains[thread], step.order[thread]), step.level[thread]
     usable = _usable(state, step.opened[0])
     while True:
         part = next_task(state.team)
@@ -1310,12 +1313,13 @@ def _search_level(state: Growing, thread: int) -> None:
         first, last = _features(state, part)
         for place in range(step.counts[CHOSEN]):
             _join(state, place, offsets[first], offsets[last])
-        results, best = step.results, 0.0
-        results.gain[part], results.feature[part] = -np.inf, -1
+        step.results.gain[part], step.results.feature[part], best = -np.inf, -1, 0.0
         for f in range(first, last):
             if usable[f] == 0:
                 continue
             n, any_missing = slots.n_bins[f], False
+            if is_code(regular.sets, f):
+                _order_level(state, f, room, sums)
             sums[0, :n] = 0.0
             sums[1, :n] = 0.0
             for i in range(step.counts[OPENED]):
@@ -1326,12 +1330,25 @@ def _search_level(state: Growing, thread: int) -> None:
                 else:
                     missing = add_to_level(pool.pairs[place, offsets[f] :], n, totals, regular, f, room, sums)
                 any_missing = any_missing or missing
-            for side in range(2 if any_missing else 1):
-                for b in range(n):
-                    if sums[side, b] > best:
-                        best = sums[side, b]
-                        results.gain[part], results.feature[part], results.split_bin[part] = best, f, b
-                        results.default_left[part] = side
+            best = best_in_level(sums, n, any_missing, regular, room.order, f, best, step.results, part)
+
+
+@uncounted()
+def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) -> None:
+    """Order a feature's codes by the rows of all nodes of a level; `sums` is memory, shape (2, bins)."""
+    nodes, pool, step, numbers = state.nodes, state.pool, state.step, state.tree.numbers
+    begin, n = state.chunks.bins.offsets[feature], state.chunks.n_bins[feature]
+    sums[0, :n] = 0.0
+    sums[1, :n] = 0.0
+    for i in range(step.counts[OPENED]):
+        node = step.opened[i]
+        totals, place = _totals(state, node), nodes.place[node]
+        if nodes.in_words[node]:
+            add_codes(pool.words[place, begin:], n, totals, room, sums)
+        else:
+            add_codes(pool.pairs[place, begin:], n, totals, room, sums)
+    units = (numbers[UNIT_G], numbers[UNIT_H])
+    order_codes(sums, n - 1, units, state.rules.regular, room.gains[0], room.order)
 
 
 @part
@@ -1342,23 +1359,20 @@ def _collect_level(state: Growing, thread: int) -> None:
     for each in range(1, step.counts[RANGES]):
         if results.gain[each] > results.gain[best]:
             best = each
-    feature, split_bin, default_left = results.feature[best], results.split_bin[best], results.default_left[best]
-    slots = _slots(state)
-    prefix = step.prefix[0]
+    feature, slots, room = results.feature[best], _slots(state), step.prefix[0]
     for i in range(step.counts[OPENED]):
         node = step.opened[i]
         found.gain[node], found.feature[node] = results.gain[best], feature
         if feature < 0:
             continue
-        found.split_bin[node], found.default_left[node] = split_bin, default_left
         begin, bins = slots.offsets[feature], slots.n_bins[feature]
+        totals, place = _totals(state, node), nodes.place[node]
         if nodes.in_words[node]:
-            running_sums(pool.words[nodes.place[node], begin:], bins, prefix)
+            g, h = left_of_node(pool.words[place, begin:], bins, totals, results, best, room)
         else:
-            running_sums(pool.pairs[nodes.place[node], begin:], bins, prefix)
-        for s in range(2):
-            missing = np.float64(nodes.sums[node, s]) - prefix[s, bins - 1] if default_left != 0 else 0.0
-            found.left[node, s] = np.int64(prefix[s, split_bin] + missing)
+            g, h = left_of_node(pool.pairs[place, begin:], bins, totals, results, best, room)
+        _copy_split(results, best, found, node)
+        found.left[node, 0], found.left[node, 1] = np.int64(g), np.int64(h)
 
 
 @part

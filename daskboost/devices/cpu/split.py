@@ -14,7 +14,7 @@ import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
-from daskboost.devices.cpu.split_sets import SetRules, sort_places, write_set
+from daskboost.devices.cpu.split_sets import SetRules, best_of_sets, sets_of_side, sort_places, write_set
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt32
 
@@ -125,6 +125,14 @@ class BinGains(NamedTuple):
     """Sums up to each bin, exact, of g and of h: shape (2, bins), or (2 * outputs, bins)."""
     gains: Float64
     """Gains of splits at each bin, for missing values going right and going left, shape (2, bins)."""
+    order: Float64
+    """An order of bins that sets are cut from, shape (bins,); empty where no feature is split by sets."""
+
+
+@njit(inline="always")
+def empty_gains(n_outputs: int, n_bins: int) -> BinGains:
+    """Return memory for a feature of so many bins."""
+    return BinGains(np.empty((2 * n_outputs, n_bins)), np.empty((2, n_bins)), np.empty(n_bins))
 
 
 @njit(inline="always")
@@ -375,55 +383,96 @@ def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> fl
 
 
 @njit(nogil=True)
-def best_set(
-    n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int, feature: int,
-) -> float:  # fmt: skip
-    """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
-    there then, 0 where nothing gains.
-
-    `room` : with `running_sums` of the feature, which are overwritten. Ties go to missing values on the left, then to
-    the split that is tried first: the lowest code, the fewest codes that are taken from an end of the order.
-    """
-    sums, values, order, sets, n_codes = room.prefix, room.gains[0], room.gains[1], regular.sets, n_bins - 1
-    missing_g, missing_h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
-    for b in range(n_codes, 0, -1):  # the sums of each bin, as integers exact
+def bin_sums(histogram: Int64, n_bins: int, node: NodeTotals, sums: Float64) -> tuple[float, float]:
+    """Write the sums of g and h of each bin of a feature, as exact floats, and return those of missing values;
+    `sums` : shape (2, at least n_bins)."""
+    running_sums(histogram, n_bins, sums)
+    missing = (node.g - sums[0, n_bins - 1], node.h - sums[1, n_bins - 1])
+    for b in range(n_bins - 1, 0, -1):
         sums[0, b] -= sums[0, b - 1]
         sums[1, b] -= sums[1, b - 1]
-    best: float = max(0.0, out.gain[row])
-    parent, size, side, right_g, right_h = parent_gain(node, regular), 0, 0, 0.0, 0.0
-    if n_codes < sets.max_onehot:
-        for code in range(n_codes):
-            for to_left in (1, 0):
-                g, h = sums[0, code], sums[1, code]
-                if to_left == 0:
-                    g, h = g + missing_g, h + missing_h
-                gain = _gain_of_right(g, h, node, regular) - parent
-                if gain > best:
-                    best, size, side, right_g, right_h = gain, 1, to_left, g, h
-                    order[0] = code
-    else:
-        for code in range(n_codes):
-            g, h = sums[0, code] * node.unit_g, sums[1, code] * node.unit_h
+    return missing
+
+
+@njit(nogil=True)
+def order_codes(
+    sums: Float64, n_codes: int, units: tuple[float, float], regular: Regular, values: Float64, order: Float64
+) -> None:
+    """Write the order of codes that sets are cut from: that of the leaf values which codes would have alone, or, where
+    sets have one code, that of codes.
+
+    `sums` : of each code, shape (2, at least n_codes); `values` : memory of as many numbers.
+    """
+    is_sorted = n_codes >= regular.sets.max_onehot
+    for code in range(n_codes):
+        order[code] = code
+        if is_sorted:
+            g, h = sums[0, code] * units[0], sums[1, code] * units[1]
             values[code] = leaf_weight(g, h, regular, -np.inf, np.inf)
+    if is_sorted:
         sort_places(values, n_codes, order)
-        most, g, h = min(sets.max_threshold, n_codes) - 1, 0.0, 0.0
-        for i in range(most):
-            place = np.int64(order[i])
-            g, h = g + sums[0, place], h + sums[1, place]
-            gain = _gain_of_right(g, h, node, regular) - parent
-            if gain > best:
-                best, size, side, right_g, right_h = gain, i + 1, 1, g, h
-        g, h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
-        for i in range(n_codes - 1, n_codes - 1 - most, -1):
-            place = np.int64(order[i])
-            g, h = g - sums[0, place], h - sums[1, place]
-            gain = _gain_of_right(g, h, node, regular) - parent
-            if gain > best:
-                best, size, side, right_g, right_h = gain, i, 0, g, h
-    if size > 0:
+
+
+@njit(nogil=True)
+def gains_of_sets(
+    sums: Float64, n_codes: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, order: Float64,
+    gains: Float64,
+) -> None:  # fmt: skip
+    """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values.
+
+    `sums` : of the node's bins, shape (2, bins); `missing` : of its missing values.
+    """
+    n = sets_of_side(n_codes, regular.sets)
+    if n_codes < regular.sets.max_onehot:
+        for code in range(n):
+            g, h = sums[0, code], sums[1, code]
+            gains[1, code] = _gain_of_right(g, h, node, regular)
+            gains[0, code] = _gain_of_right(g + missing[0], h + missing[1], node, regular)
+        return
+    g, h = 0.0, 0.0
+    for i in range(n):
+        place = np.int64(order[i])
+        g, h = g + sums[0, place], h + sums[1, place]
+        gains[1, i] = _gain_of_right(g, h, node, regular)
+    g, h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+    for i in range(n):
+        place = np.int64(order[n_codes - 1 - i])
+        g, h = g - sums[0, place], h - sums[1, place]
+        gains[0, i] = _gain_of_right(g, h, node, regular)
+
+
+@njit(nogil=True)
+def right_of_set(
+    sums: Float64, n_codes: int, missing: tuple[float, float], default_left: int, right_bins: UInt32
+) -> tuple[float, float]:
+    """Return the sums of the rows that a set sends right; `sums` : of the node's bins, shape (2, bins)."""
+    g, h = (0.0, 0.0) if default_left != 0 else missing
+    for code in range(n_codes):
+        if (right_bins[code >> 5] >> np.uint32(code & 31)) & np.uint32(1) != 0:
+            g, h = g + sums[0, code], h + sums[1, code]
+    return g, h
+
+
+@njit(nogil=True)
+def best_set(
+    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int,
+    feature: int,
+) -> float:  # fmt: skip
+    """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
+    there then, 0 where nothing gains. `own` begins with the feature's first bin.
+    """
+    sums, order, gains, n_codes = room.prefix, room.order, room.gains, n_bins - 1
+    missing = bin_sums(own, n_bins, node, sums)
+    order_codes(sums, n_codes, (node.unit_g, node.unit_h), regular, gains[0], order)
+    gains_of_sets(sums, n_codes, missing, node, regular, order, gains)
+    best, place, side = best_of_sets(
+        gains, n_codes, regular.sets, parent_gain(node, regular), max(0.0, out.gain[row])
+    )
+    if place >= 0:
+        write_set(place, side, order, n_codes, regular.sets, out.right_bins[row])
+        g, h = right_of_set(sums, n_codes, missing, side, out.right_bins[row])
         out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, BY_SET, side
-        out.left[row, 0], out.left[row, 1] = np.int64(node.g - right_g), np.int64(node.h - right_h)
-        write_set(order, size, out.right_bins[row])
+        out.left[row, 0], out.left[row, 1] = np.int64(node.g - g), np.int64(node.h - h)
     return best
 
 
@@ -444,8 +493,7 @@ def best_of_node(
         if features.usable[f] == 0:
             continue
         if is_code(regular.sets, f):
-            running_sums(own[offsets[f] - first_slot :], n_bins[f], prefix)
-            best = best_set(n_bins[f], node, regular, room, out, row, f)
+            best = best_set(own[offsets[f] - first_slot :], n_bins[f], node, regular, room, out, row, f)
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
@@ -475,7 +523,7 @@ def best_per_node(
     offsets, first_slot = slots.offsets, slots.first_slot
     allowed, parents, siblings = nodes.allowed, stack.parents, stack.siblings
     most = widest(slots.n_bins, features)
-    room = BinGains(np.empty((2, most)), np.empty((2, most)))
+    room = empty_gains(1, most)
     low_slot, high_slot = offsets[features[0]] - first_slot, offsets[features[1]] - first_slot
     for n in range(members[0], members[1]):
         row = stack.rows[n]
@@ -487,92 +535,3 @@ def best_per_node(
             )  # fmt: skip
         searched = FeatureRange(usable, features[0], features[1])
         best_of_node(own, slots, searched, totals_of(nodes, units, row), regular, room, out, row)
-
-
-# Split search for symmetric trees: one split for all nodes of a level.
-
-@njit(nogil=True)
-def add_to_level(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, feature: int, found: BinGains, sums: Float64
-) -> bool:
-    """Add the gains of a feature's splits in one node to `sums`, for missing values going right and left, float64 of
-    shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin."""
-    right, left, monotone = found.gains[0], found.gains[1], regular.monotone[feature]
-    parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
-    some_missing = scan_feature(own, n_bins, node, regular, 0, found)
-    for b in range(n_bins):
-        if right[b] > -np.inf:
-            sums[0, b] += right[b] - parent
-        other = left[b] if some_missing else right[b]
-        if other > -np.inf:
-            sums[1, b] += other - parent
-    if monotone != 0:
-        _rule_out(found.prefix, n_bins, node, regular, monotone, sums)
-    return some_missing
-
-
-@njit(cache=True, nogil=True)
-def best_of_level(
-    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: tuple[float, float],
-    regular: Regular,
-) -> tuple[float, int, int, int]:  # fmt: skip
-    """The one split whose gain, summed over all nodes, is largest: symmetric trees.
-
-    A node in which the split is not allowed for lack of weight adds nothing; one in which it breaks a monotone
-    constraint rules it out. Sums run in node order, so they do not depend on threads. Returns (gain, feature, bin,
-    default left), feature -1 if no split gains anything. `nodes` says of each what is allowed.
-    """
-    n_nodes, n_bins, allowed = len(nodes.sums), slots.n_bins, nodes.allowed
-    best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
-    for f in range(features[0], features[1]):
-        found = BinGains(np.empty((2, n_bins[f])), np.empty((2, n_bins[f])))
-        sums = np.zeros((2, n_bins[f]))
-        any_missing = False
-        usable = True
-        for n in range(n_nodes):
-            usable = usable and allowed[n, f] != 0
-        if not usable:
-            continue
-        begin = slots.offsets[f] - slots.first_slot
-        for n in range(n_nodes):
-            some_missing = add_to_level(
-                histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), regular, f, found, sums
-            )
-            any_missing = any_missing or some_missing
-        for side in range(2 if any_missing else 1):
-            for b in range(n_bins[f]):
-                if sums[side, b] > best_gain:
-                    best_gain, best_feature, best_bin, best_default = sums[side, b], f, b, side
-    return best_gain, best_feature, best_bin, best_default
-
-
-@njit(cache=True, nogil=True)
-def _rule_out(
-    prefix: Float64, n_bins: int, node: NodeTotals, regular: Regular, monotone: int, sums: Float64
-) -> None:
-    """Set the sums of splits, for missing values going right and left, to -inf where they break a monotone constraint
-    in this node; `prefix` of `running_sums`."""
-    total_g, total_h, unit_g, unit_h = node.g, node.h, node.unit_g, node.unit_h
-    for side in range(2):
-        from_g = 0.0 if side == 0 else total_g - prefix[0, n_bins - 1]
-        from_h = 0.0 if side == 0 else total_h - prefix[1, n_bins - 1]
-        for b in range(n_bins - 1):
-            g, h = prefix[0, b] + from_g, prefix[1, b] + from_h
-            left = leaf_weight(g * unit_g, h * unit_h, regular, node.low, node.high)
-            right = leaf_weight((total_g - g) * unit_g, (total_h - h) * unit_h, regular, node.low, node.high)
-            if breaks(monotone, left, right):
-                sums[side, b] = -np.inf
-
-
-@njit(cache=True, nogil=True)
-def left_sums(
-    histograms: Int64, slots: FeatureSlots, sums: Int64, feature: int, split_bin: int, default_left: bool, out: Int64
-) -> None:
-    """Sum each node's rows that go left under one split, missing ones included, into `out`, shape (nodes, 2)."""
-    bins = slots.n_bins[feature]
-    prefix = np.empty((2, bins))
-    for n in range(len(sums)):
-        running_sums(histograms[n, slots.offsets[feature] - slots.first_slot :], bins, prefix)
-        for s in range(2):
-            left = prefix[s, split_bin] + (sums[n, s] - prefix[s, bins - 1] if default_left else 0.0)
-            out[n, s] = np.int64(left)

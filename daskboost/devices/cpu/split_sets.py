@@ -74,9 +74,41 @@ def sort_places(values: Float64, n: int, order: Float64) -> None:
 
 
 @njit(nogil=True)
-def write_set(order: Float64, size: int, right_bins: UInt32) -> None:
-    """Make a set of the first `size` codes of an order; `right_bins` : a bit for each code, shape (words,)."""
+def sets_of_side(n_codes: int, sets: SetRules) -> int:
+    """Return how many sets are tried with missing values on either side."""
+    return n_codes if n_codes < sets.max_onehot else min(sets.max_threshold, n_codes) - 1
+
+
+@njit(nogil=True)
+def best_of_sets(gains: Float64, n_codes: int, sets: SetRules, parent: float, best: float) -> tuple[float, int, int]:
+    """Return the gain of the best set, where it is more than `best`, its place, and whether missing values go left;
+    else `best` and a place of -1.
+
+    `gains` : of sets by side, before `parent` is taken off; shape (2, at least n_codes). Of equal gains the one that
+    is tried first is taken: codes one after the other, with missing values on the left and then on the right, or first
+    all beginnings of an order with missing values on the left.
+    """
+    n, chosen, side = sets_of_side(n_codes, sets), -1, 0
+    if n_codes < sets.max_onehot:
+        for place in range(n):
+            for to_left in (1, 0):
+                if gains[to_left, place] - parent > best:
+                    best, chosen, side = gains[to_left, place] - parent, place, to_left
+        return best, chosen, side
+    for to_left in (1, 0):
+        for place in range(n):
+            if gains[to_left, place] - parent > best:
+                best, chosen, side = gains[to_left, place] - parent, place, to_left
+    return best, chosen, side
+
+
+@njit(nogil=True)
+def write_set(place: int, side: int, order: Float64, n_codes: int, sets: SetRules, right_bins: UInt32) -> None:
+    """Write the codes of a set that was tried; `right_bins` : a bit for each code, shape (words,)."""
     right_bins[:] = 0
-    for i in range(size):
+    first, last = place, place + 1
+    if n_codes >= sets.max_onehot:
+        first, last = 0, place + 1 if side == 1 else n_codes - 1 - place
+    for i in range(first, last):
         code = np.int64(order[i])
         right_bins[code >> 5] |= np.uint32(1) << np.uint32(code & 31)

@@ -18,6 +18,7 @@ from daskboost.devices.cpu.split import (
     Regular,
     SplitTable,
     Stack,
+    empty_gains,
     leaf_gain,
     leaf_weight,
     running_sums,
@@ -26,6 +27,7 @@ from daskboost.devices.cpu.split import (
     top_of,
     widest,
 )
+from daskboost.devices.cpu.split_level import best_in_level
 from daskboost.dtypes import Float64, Int64
 
 
@@ -138,7 +140,7 @@ def best_per_node(
     offsets, n_bins, first_slot = slots.offsets, slots.n_bins, slots.first_slot
     allowed, parents, siblings = nodes.allowed, stack.parents, stack.siblings
     width, most = len(units) // 2, widest(n_bins, features)
-    found, heaviest = BinGains(np.empty((2 * width, most)), np.empty((2, most))), np.empty((2, most))
+    found, heaviest = empty_gains(width, most), np.empty((2, most))
     prefix = found.prefix
     low, high = (offsets[features[0]] - first_slot) * width, (offsets[features[1]] - first_slot) * width
     for n in range(members[0], members[1]):
@@ -175,15 +177,15 @@ def best_per_node(
 @njit(cache=True, nogil=True)
 def best_of_level(
     histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: Float64,
-    regular: Regular,
-) -> tuple[float, int, int, int]:  # fmt: skip
-    """`best_of_level` of `split.py` for vectors."""
+    regular: Regular, out: SplitTable,
+) -> None:  # fmt: skip
+    """`best_of_level` of `split_level.py` for vectors."""
     sums, allowed, n_bins = nodes.sums, nodes.allowed, slots.n_bins
     width, most = len(units) // 2, widest(n_bins, features)
-    found, heaviest = BinGains(np.empty((2 * width, most)), np.empty((2, most))), np.empty((2, most))
+    found, heaviest = empty_gains(width, most), np.empty((2, most))
     summed = np.empty((2, most))
     parents = np.array([_parent_gain(sums[n], units, regular) for n in range(len(sums))])
-    best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
+    best = 0.0
     for f in range(features[0], features[1]):
         usable, any_missing = True, False
         for n in range(len(sums)):
@@ -200,8 +202,4 @@ def best_of_level(
                 for b in range(n_bins[f]):
                     if gains[b] > -np.inf:
                         summed[side, b] += gains[b] - parents[n]
-        for side in range(2 if any_missing else 1):
-            for b in range(n_bins[f]):
-                if summed[side, b] > best_gain:
-                    best_gain, best_feature, best_bin, best_default = summed[side, b], f, b, side
-    return best_gain, best_feature, best_bin, best_default
+        best = best_in_level(summed, n_bins[f], any_missing, regular, found.order, f, best, out, 0)
