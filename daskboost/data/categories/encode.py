@@ -26,9 +26,10 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
-from daskboost.data.categories.encoder import Encoder, category_columns, codes_of
+from daskboost.data.categories.encoder import Encoder, category_columns, codes_of, labels_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
 from daskboost.data.categories.levels import LevelCounts, Levels
+from daskboost.data.categories.orders import FOLDS, n_folds_of
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
@@ -43,12 +44,11 @@ from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.read import ReadSpec
-from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema, host_column
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.data.input.schema import listed
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.cpu.threads import on_threads
-from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.foreign_words import hint_of
 from daskboost.params import shown
@@ -82,6 +82,8 @@ class CategoryOptions:
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
+    order: str = FOLDS
+    """From which rows the statistics of training rows come: `FOLDS`, `PERMUTATION` or `TIME`."""
 
 
 def check_encodings(value: object) -> None:
@@ -167,7 +169,7 @@ class LevelReader:
         with naming(where):
             columns = category_columns(spec, block)
             levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
-            labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
+            labels = count_labels(*labels_of(block, given, spec)) if self.counts_labels else None
             return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
 
 
@@ -187,27 +189,22 @@ class FoldReader:
         block = host_block(x)
         with naming(where):
             codes = codes_of(self.levels, self.spec, block)
-            levels = self.target.levels(*_labels(block, given, self.spec))
+            levels = self.target.levels(*labels_of(block, given, self.spec))
         n_codes = [own.n_levels for own in self.levels if own is not None]
         counted = [found for found in codes if found is not None]
         seed, first_row = self.options.seed, given[FIRST_ROW]
-        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads)
+        n_folds = n_folds_of(self.options.order)
+        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads, n_folds)
         if not self.pairs:
             return CategoryCounts(counts, ())
         each = zip(self.spec.schema.columns.categorical, codes, strict=True)
         of_columns = {at: found for at, found in each if found is not None}
-        folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps
-        pairs = on_threads(
-            lambda pair: PairCounts.of(pair, of_columns, most, folds, levels, steps), self.pairs, self.spec.threads
-        )
-        return CategoryCounts(counts, tuple(pairs))
+        folds, most = folds_of(seed, first_row, len(levels), n_folds), self.options.most_levels
 
+        def of_pair(pair: Pair) -> PairCounts:
+            return PairCounts.of(pair, of_columns, most, folds, levels, self.target.steps, n_folds)
 
-def _labels(x: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
-    """Return the labels and weights of a partition's rows."""
-    columns = spec.columns_of(n_rows_of(x), x, given)
-    assert columns.label is not None
-    return host_column(columns.label), None if columns.weight is None else host_column(columns.weight)
+        return CategoryCounts(counts, tuple(on_threads(of_pair, self.pairs, self.spec.threads)))
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
@@ -256,12 +253,17 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     n_levels = {at: own.n_levels for at, own in each if own is not None}
     pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
     reader = FoldReader(spec, counted, pairs, target, options)
-    counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+    counts: Sequence[object]
+    if options.order == FOLDS:
+        total, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+        counts = [total] * len(first_rows)
+    else:
+        counts, summary = runner.kept_earlier(numbered, reader, attrgetter("summary"))
     tables = iter(summary.columns.tables)
     encoders = [
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
     ]
-    trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
+    trained = numbered.with_made(FOLD_COUNTS, counts, found.sizes)
     return trained.with_schema(_encoder(schema, target, summary.columns.priors, encoders, summary.pairs).schema)
 
 

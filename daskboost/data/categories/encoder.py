@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatistics, encoder_from_json
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
+from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_from_json
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
-from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
+from daskboost.data.categories.pairs import PairEncoder
+from daskboost.data.categories.row_statistics import (
+    ByTile,
+    Codes,
+    OfAllRows,
+    RowStatistics,
+    TrainedRows,
+    TrainingCounts,
+)
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_column
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
@@ -127,7 +135,7 @@ class Encoder:
             Which columns of the block are the raw ones, and what stands for missing numbers.
         given : mapping
             Of rows that are trained on, whose own labels must not show, the id of the first under `FIRST_ROW`, and
-            `CategoryCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
+            `TrainingCounts` under `FOLD_COUNTS`: statistics are then of rows in other folds, or of those before. By
             default they are those of all rows that the model was trained on.
 
         Returns
@@ -140,46 +148,54 @@ class Encoder:
         DataTypeError, DataError
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
-        from daskboost.devices.cpu.threads import by_ranges, on_threads
+        from daskboost.devices.cpu.threads import by_ranges
 
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
-        columns = [codes for codes in codes_of(levels, spec, rows) if codes is not None]
-        counts: CategoryCounts | None = given.get(FOLD_COUNTS)
-        if counts is not None:  # found once, on a thread each, before all threads ask for them
-            on_threads(lambda own: own.cells, [counts.of_pair(own.pair) for own in self.pairs], spec.threads)
+        each = zip(self.columns.categorical, codes_of(levels, spec, rows), strict=True)
+        columns = {at: codes for at, codes in each if codes is not None}
+        statistics_of = self._statistics(columns, rows, spec, given)
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
                 tile = slice(begin, min(begin + TILE_ROWS, stop))
-                codes = [column[tile] for column in columns]
-                folds = None
-                if counts is not None:
-                    folds = folds_of(counts.columns.seed, given[FIRST_ROW] + begin, tile.stop - begin)
+                codes = {at: column[tile] for at, column in columns.items()}
                 if numbers is not None:
                     found[tile, places] = numbers[tile]
-                self._fill_codes(codes, counts, folds, found[tile])
+                self._fill_codes(codes, statistics_of(tile), found[tile])
 
         by_ranges(fill, len(found), spec.threads)
         return found
 
-    def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
-                    ) -> None:  # fmt: skip
-        """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
-        statistics = RowStatistics(self.target.statistics(self.priors), counts, folds)
-        encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        codes_of_columns = dict(zip((at for at, _ in encoders), columns, strict=True))
+    def _statistics(self, codes: Codes, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> ByTile:
+        """Return how the rows of a block, which have these codes, get statistics; parameters as of `derive`."""
+        statistics = self.target.statistics(self.priors)
+        counts: TrainingCounts | None = given.get(FOLD_COUNTS)
+        if counts is None:
+            return lambda tile: OfAllRows(statistics)
+        tabled = tuple(at for at, own in enumerate(self.encoders) if own is not None and own.table is not None)
+
+        def levels() -> UInt8:
+            return self.target.levels(*labels_of(block, given, spec))
+
+        return counts.by_tile(
+            TrainedRows(codes, tabled, self.pairs, given[FIRST_ROW], levels, spec.threads), statistics
+        )
+
+    def _fill_codes(self, codes: Codes, statistics: RowStatistics, out: Float32) -> None:
+        """Set the features of categorical columns by their codes."""
         place = 0
-        for at, encoder in encoders:
-            own = out[:, self.edges[at] : self.edges[at + 1]]
-            encoder.fill(codes_of_columns[at], partial(statistics.of, place), own)
-            place += encoder.table is not None
+        for at, encoder in enumerate(self.encoders):
+            if encoder is not None:
+                own = out[:, self.edges[at] : self.edges[at + 1]]
+                encoder.fill(codes[at], partial(statistics.of, place), own)
+                place += encoder.table is not None
         for place, pair in enumerate(self.pairs):
             first = self.edges[-1] + place * len(self.priors)
-            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes_of_columns)
+            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes)
 
     def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
         """Return the columns that are features as they are; None where there are none."""
@@ -259,3 +275,10 @@ def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
         (columns.label(at), block[:, places[at]] if is_matrix else column_of(block, places[at]))
         for at in columns.categorical
     ]
+
+
+def labels_of(block: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
+    """Return the labels and weights of a partition's rows."""
+    columns = spec.columns_of(n_rows_of(block), block, given)
+    assert columns.label is not None
+    return host_column(columns.label), None if columns.weight is None else host_column(columns.weight)
