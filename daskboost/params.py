@@ -112,6 +112,9 @@ class TrainParams:
     """What categorical columns become: ``target`` (statistics of the labels), ``onehot`` (a feature of each level) or
     ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``. It is of data sets, as
     `max_bin` is."""
+    has_time: bool = False
+    """Whether rows are given in the order of time: statistics of a row that is trained on are then of the rows before
+    it alone, as in CatBoost. It is of data sets, as `max_bin` is."""
     max_cat_to_onehot: int = 4
     """Codes of fewer levels than this are split by one level against all others, codes of as many or more by sets."""
     max_cat_threshold: int = 64
@@ -208,6 +211,7 @@ class TrainParams:
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
+        check_flag("has_time", self.has_time)
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -351,6 +355,12 @@ def shown(value: object) -> str:
     except Exception:  # a number of thousands of digits, for instance
         return f"<{type(value).__name__}>"
     return text if len(text) <= 160 else f"{text[:150]}..."
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False: ParameterError naming it."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name}={shown(value)} must be True or False")
 
 
 def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:

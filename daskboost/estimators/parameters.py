@@ -90,6 +90,10 @@ SHARED_PARAMETERS = """
     encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
         What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
         trees split by sets of levels (`docs/categories.md`). "auto" is "target".
+    has_time : bool, default False
+        Whether rows are given in the order of time. Statistics of a row that is trained on are then of the rows before
+        it alone, not of all but its fold; of several partitions the first one comes first. Rows that are predicted have
+        those of all training rows.
     max_cat_to_onehot, max_cat_threshold : int, default 4 and 64
         Codes of fewer levels than the first are split by one level against all others, of as many or more by sets; the
         second is one more than the levels that a set, or all that is no part of it, may have.
@@ -233,6 +237,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     categorical_features: Sequence[str | int] | str | int | None = None
     max_ctr_complexity: int = MOST_COMPLEXITY
     encodings: Any = "auto"
+    has_time: bool = TrainParams.has_time
     max_cat_to_onehot: int = TrainParams.max_cat_to_onehot
     max_cat_threshold: int = TrainParams.max_cat_threshold
     random_state: Any = None

@@ -218,7 +218,7 @@ def make_spec(
     ignored = ignored_features(params.ignored_features, schema, groups)
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
-    check_encodings_made(params.encodings, schema)
+    check_encodings_made(params, schema)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
     sets = set_search(params, schema)
     if sets is not None:

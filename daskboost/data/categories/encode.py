@@ -29,7 +29,7 @@ from daskboost.data.categories.column_encoders import (
 from daskboost.data.categories.encoder import Encoder, category_columns, codes_of, labels_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
 from daskboost.data.categories.levels import LevelCounts, Levels
-from daskboost.data.categories.orders import FOLDS, n_folds_of
+from daskboost.data.categories.orders import FOLDS, TIME, n_folds_of
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
@@ -264,17 +264,21 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
     ]
     trained = numbered.with_made(FOLD_COUNTS, counts, found.sizes)
-    return trained.with_schema(_encoder(schema, target, summary.columns.priors, encoders, summary.pairs).schema)
+    made = _encoder(schema, target, summary.columns.priors, encoders, summary.pairs, options.order)
+    return trained.with_schema(made.schema)
 
 
 def _encoder(
     columns: FeatureSchema, target: Target, priors: tuple[float, ...], encoders: Sequence[ColumnEncoder | None],
-    pairs: tuple[PairEncoder, ...] = (),
+    pairs: tuple[PairEncoder, ...] = (), order: str = FOLDS,
 ) -> Encoder:  # fmt: skip
-    """Return the encoder of columns, of which the categorical ones have these, and of pairs of them."""
+    """Return the encoder of columns, of which the categorical ones have these, and of pairs of them.
+
+    `order` : see `CategoryOptions`.
+    """
     each = iter(encoders)
     of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in columns.kinds)
-    return Encoder(columns, target, priors, of_columns, pairs)
+    return Encoder(columns, target, priors, of_columns, pairs, order == TIME)
 
 
 def _say_pooled(names: Sequence[str], levels: Sequence[Levels]) -> None:

@@ -61,6 +61,8 @@ class Encoder:
         The encoder of each column; None of those that are features as they are.
     pairs : tuple of PairEncoder
         Of the pairs of columns that are features too.
+    has_time : bool, default False
+        Whether statistics of the rows that it was made for are of the rows before each.
     """
 
     columns: FeatureSchema
@@ -68,6 +70,7 @@ class Encoder:
     priors: tuple[float, ...]
     encoders: tuple[ColumnEncoder | None, ...]
     pairs: tuple[PairEncoder, ...] = ()
+    has_time: bool = False
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -87,6 +90,11 @@ class Encoder:
             self.edges[column]: encoder.levels.n_levels for column, encoder in enumerate(self.encoders)
             if encoder is not None and encoder.has_codes
         }  # fmt: skip
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether features are made of what the rows of levels have counted."""
+        return any(own is not None and own.table is not None for own in self.encoders)
 
     def has_codes_of(self, other: Encoder) -> bool:
         """Whether codes are of the same categories in the features of both."""
@@ -210,13 +218,16 @@ class Encoder:
         return features.values
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" and
+        "has_time" only where there are some."""
         made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
+        more = ({"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}) | (
+            {"has_time": True} if self.has_time else {}
+        )
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors, "columns": made, **pairs,
+            "priors": self.priors, "columns": made, **more,
         }  # fmt: skip
 
     @classmethod
@@ -245,7 +256,7 @@ class Encoder:
             raise ValueError("tables, priors and target are of different numbers of statistics")
         if any(table.n_codes != own.levels.n_levels for own, table in counted):
             raise ValueError("a table is not of as many levels as its column")
-        return cls(columns, target, priors, tuple(encoders), pairs)
+        return cls(columns, target, priors, tuple(encoders), pairs, bool(values.get("has_time", False)))
 
 
 def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:

@@ -38,6 +38,11 @@ FOLDS, PERMUTATION, TIME = "folds", "permutation", "time"
 before it in the order in which rows are given."""
 
 
+def order_of(has_time: bool) -> str:
+    """Return where statistics of training rows come from, by whether these are given in the order of time."""
+    return TIME if has_time else FOLDS
+
+
 def n_folds_of(order: str) -> int:
     """Return how many folds rows are counted in."""
     return 1 if order == TIME else N_FOLDS
