@@ -168,7 +168,7 @@ class ClusterRunner:
 
         sums = _sums_of(source.delayed(reader))
         total = sums[-1][0]
-        before = [delayed(EarlierCounts.of)(total)]
+        before = [delayed(EarlierCounts.of_first)(total)]
         for parts in reversed(sums[:-1]):
             groups = [parts[first : first + ADDED_AT_ONCE] for first in range(0, len(parts), ADDED_AT_ONCE)]
             before = [

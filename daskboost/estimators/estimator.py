@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 import numpy as np
 
 from daskboost.data.categories.encode import CategoryOptions
-from daskboost.data.categories.orders import order_of
 from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_batch import FeatureSchema
@@ -338,7 +337,7 @@ class BoostedTrees(EstimatorParameters):
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
             categories=CategoryOptions(
                 params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings,
-                order=order_of(params.has_time),
+                has_time=bool(params.has_time),
             ),
         )  # fmt: skip
         return QuantizedDataset.from_source(

@@ -171,7 +171,7 @@ class LocalRunner:
         """See `Runner.kept_earlier`."""
         parts = list(source.read_by(reader))
         total = reduce(add, parts)
-        return EarlierCounts.of(total).before_each(parts), summary(total)
+        return EarlierCounts.of_first(total).before_each(parts), summary(total)
 
 
 class LocalShards:

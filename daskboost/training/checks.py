@@ -128,11 +128,9 @@ def check_encodings_made(params: TrainParams, schema: FeatureSchema) -> None:
             "has_time=True contradicts dtrain, whose statistics of categories were made without it; make the data set "
             "with QuantizedDataset.from_dask(..., has_time=True)"
         )
-    if encodings == AUTO:
-        return
     made = [own.word for own in encoder.encoders if own is not None]
     for at, word, own in zip(schema.columns.categorical, words, made, strict=True):
-        if word != own:
+        if word not in (AUTO, own):
             raise ParameterError(
                 f"encodings={shown(encodings)} contradicts dtrain, whose column {schema.columns.label(at)!r} was made "
                 f"with {own!r}; leave it out of train's parameters, or make the data set with "

@@ -14,7 +14,6 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from daskboost.data.categories.encode import CategoryOptions, encoded, encodings_of
-from daskboost.data.categories.orders import order_of
 from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
@@ -242,7 +241,7 @@ class QuantizedDataset:
             encodings_of(encodings, source.schema)
         categories = CategoryOptions(
             int(random_state), complexity=check_complexity(max_ctr_complexity), encodings=encodings,
-            order=order_of(has_time),
+            has_time=bool(has_time),
         )
         options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows), categories=categories)
         return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),

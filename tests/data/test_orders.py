@@ -1,4 +1,4 @@
-"""Ordered target statistics: against the naive twin, over partitions, and what a row's label may change."""
+"""Target statistics in the order of time: against the naive twin, over partitions, and what a label may change."""
 
 from __future__ import annotations
 
@@ -16,21 +16,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.orders import in_order, ordered_statistics
+from reference.orders import ordered_statistics
 
 from daskboost.data.categories import pairs as pairs_module
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
-from daskboost.data.categories.folds import FoldCounts, FoldTable, folds_of
-from daskboost.data.categories.orders import (
-    PERMUTATION,
-    TIME,
-    EarlierCounts,
-    before_each,
-    earlier_values,
-    in_lower_folds,
-    n_folds_of,
-)
+from daskboost.data.categories.folds import FoldCounts, FoldTable
+from daskboost.data.categories.orders import EarlierCounts, before_each, earlier_values
 from daskboost.data.categories.pairs import CategoryCounts, Pair, PairCounts
 from daskboost.data.categories.row_statistics import TrainedRows
 from daskboost.data.categories.statistics import Target
@@ -39,7 +31,6 @@ from daskboost.devices.cpu.statistics import NOT_COUNTED, Statistics
 from daskboost.dtypes import Float32, Int32, UInt8
 from daskboost.local.in_process import LocalRunner
 
-ORDERS = (TIME, PERMUTATION)
 SEED, FIRST = 3, 70
 unhurried = settings(deadline=None, max_examples=60)
 
@@ -51,7 +42,6 @@ class Rows(NamedTuple):
     n_codes: tuple[int, int]
     levels: UInt8
     target: Target
-    n_folds: int
     most: int
 
     @property
@@ -62,19 +52,12 @@ class Rows(NamedTuple):
     def statistics(self) -> Statistics:
         return self.target.statistics([0.25 * (1 + j) for j in range(self.target.n_statistics)])
 
-    @property
-    def folds(self) -> UInt8:
-        return folds_of(SEED, FIRST, len(self.levels), self.n_folds)
-
     def counts(self, start: int, stop: int) -> CategoryCounts:
         part = slice(start, stop)
-        codes, levels, folds = [own[part] for own in self.codes], self.levels[part], self.folds[part]
-        columns = FoldCounts.of(
-            codes, self.n_codes, SEED, FIRST + start, levels, self.target, n_folds=self.n_folds
-        )
-        of_pair = PairCounts.of(
-            self.pair, dict(enumerate(codes)), self.most, folds, levels, self.target.steps, self.n_folds
-        )
+        codes, levels = [own[part] for own in self.codes], self.levels[part]
+        columns = FoldCounts.of(codes, self.n_codes, SEED, FIRST + start, levels, self.target, n_folds=1)
+        folds, of_codes = np.zeros(len(levels), np.uint8), dict(enumerate(codes))
+        of_pair = PairCounts.of(self.pair, of_codes, self.most, folds, levels, self.target.steps, 1)
         return CategoryCounts(columns, (of_pair,))
 
     def values(self, borders: Sequence[int] = ()) -> list[Float32]:
@@ -86,7 +69,8 @@ class Rows(NamedTuple):
             total = total + part
         encoder = total.pairs[0].encoder
         tiles = []
-        for (start, stop), before in zip(pairwise(edges), EarlierCounts.of(total).before_each(parts), strict=True):
+        each = EarlierCounts.of_first(total).before_each(parts)
+        for (start, stop), before in zip(pairwise(edges), each, strict=True):
             codes = {at: own[start:stop] for at, own in enumerate(self.codes)}
             rows = TrainedRows(codes, (0, 1), (encoder,), FIRST + start, partial(self._levels, start, stop), 2)
             of = pickle.loads(pickle.dumps(before)).by_tile(rows, self.statistics)
@@ -114,15 +98,14 @@ def rows(draw: st.DrawFn, least: int = 0) -> Rows:
     ]
     levels = draw(st.lists(st.sampled_from([*range(target.n_levels), NOT_COUNTED]), min_size=n, max_size=n))
     return Rows(
-        (codes[0], codes[1]), n_codes, np.array(levels, np.uint8), target, draw(st.sampled_from([1, 10])),
-        draw(st.sampled_from([1, 3, 1000])),
+        (codes[0], codes[1]), n_codes, np.array(levels, np.uint8), target, draw(st.sampled_from([1, 3, 1000]))
     )
 
 
 @unhurried
 @given(rows(), st.lists(st.integers(0, 40), max_size=4))
 def test_values_equal_the_naive_twin_whatever_the_partitions(given_: Rows, borders: list[int]) -> None:
-    order, statistics = in_order(given_.folds.tolist()), given_.statistics
+    statistics = given_.statistics
     weights, levels = (given_.levels != NOT_COUNTED).astype(float).tolist(), given_.levels.tolist()
     keys = given_.counts(0, len(levels)).pairs[0].encoder.keys.tolist()
     kept = {divmod(key, given_.pair.sizes[1]) for key in keys}
@@ -131,7 +114,7 @@ def test_values_equal_the_naive_twin_whatever_the_partitions(given_: Rows, borde
             for pair in zip(*(own.tolist() for own in given_.codes), strict=True)]  # fmt: skip
     shares, priors = list(given_.target.shares), statistics.priors.tolist()
     for found, own in zip(given_.values(borders), (*columns, both), strict=True):
-        wanted = ordered_statistics(own, order, levels, weights, shares, priors)
+        wanted = ordered_statistics(own, levels, weights, shares, priors)
         assert found.dtype == np.float32 and found.tobytes() == wanted.tobytes()
 
 
@@ -142,42 +125,33 @@ def test_a_label_changes_no_statistic_of_its_row_and_of_earlier_ones(given_: Row
     other = given_.levels.copy()
     if other[row] != NOT_COUNTED:
         other[row] = data.draw(st.integers(0, given_.target.n_levels - 1))
-    order = in_order(given_.folds.tolist())
-    not_later = order[: order.index(row) + 1]
     for before, after in zip(given_.values(), given_._replace(levels=other).values(), strict=True):
-        assert before[not_later].tobytes() == after[not_later].tobytes()
-    if given_.n_folds == 1:
-        assert not_later == list(range(row + 1)), "one fold is the order of the rows"
+        assert before[: row + 1].tobytes() == after[: row + 1].tobytes()
 
 
 def test_a_label_counts_in_later_rows() -> None:
     codes, levels, target = np.zeros(3, np.int32), np.array([1, 0, 0], np.uint8), Target(np.array([0.5], np.float32))
-    given_ = Rows((codes, codes), (1, 1), levels, target, 1, 9)
+    given_ = Rows((codes, codes), (1, 1), levels, target, 9)
     assert given_.values()[0][:, 0].tolist() == [0.25, 0.625, np.float32(1.25 / 3)]
 
 
 @pytest.mark.parametrize("n_codes", [3, 500])
 def test_partitions_keep_the_counts_of_their_own_codes(n_codes: int) -> None:
     """Tables of few rows stay small, and those of few codes are whole."""
-    codes, levels, steps = np.arange(40, dtype=np.int32) % 3, np.ones(40, np.uint8), np.array([[0], [1]], np.uint8)
-    parts = [
-        FoldTable.of(codes[start : start + 10], n_codes, folds_of(SEED, start, 10), levels[start : start + 10], steps)
-        for start in range(0, 40, 10)
-    ]
+    codes, levels, steps = np.arange(40, dtype=np.int32) % 3, np.ones(10, np.uint8), np.array([[0], [1]], np.uint8)
+    each = [codes[start : start + 10] for start in range(0, 40, 10)]
+    parts = [FoldTable.of(own, n_codes, np.zeros(10, np.uint8), levels, steps, 1) for own in each]
     total = parts[0] + parts[1] + parts[2] + parts[3]
-    lower = in_lower_folds(total)
-    is_there = total.by_fold[..., 0] > 0
-    assert lower.by_fold[is_there].tolist() == (np.cumsum(total.by_fold, axis=1) - total.by_fold)[is_there].tolist()
-    found = before_each(lower, parts)
-    for own, part, earlier in zip(found, parts, range(4), strict=True):
+    found = before_each(FoldTable(n_codes, total.cells, np.zeros_like(total.counts), 1), parts)
+    seen = np.zeros_like(total.by_fold)
+    for own, part in zip(found, parts, strict=True):
         assert (own.cells is None) == (part.cells is None) == (n_codes == 3)
         assert len(own.counts) == len(part.counts)
-        wanted = lower.by_fold + sum(each.by_fold for each in parts[:earlier])
-        mask = part.by_fold[..., 0] > 0
-        assert own.by_fold[mask].tolist() == wanted[mask].tolist()
+        is_there = part.by_fold[..., 0] > 0
+        assert own.by_fold[is_there].tolist() == seen[is_there].tolist()
+        seen += part.by_fold
     counts = found[1].counts.copy()
-    statistics = Statistics(steps, np.array([0.5]))
-    earlier_values(found[1], codes[10:20], folds_of(SEED, 10, 10), levels[10:20], statistics)
+    earlier_values(found[1], each[1], levels, Statistics(steps, np.array([0.5])))
     assert found[1].counts.tolist() == counts.tolist(), "partitions are read more than once"
 
 
@@ -213,31 +187,28 @@ LABELS = {
 
 
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_features_are_the_naive_ones(frame: pd.DataFrame, order: str, labels: str, rng: np.random.Generator) -> None:
+def test_features_are_the_naive_ones(frame: pd.DataFrame, labels: str, rng: np.random.Generator) -> None:
     weight = rng.choice([0.0, 0.5, 3.0], N).astype(np.float32)
     y = LABELS[labels](frame["y"].to_numpy())
-    options = CategoryOptions(5, order=order)
+    options = CategoryOptions(encodings="target", has_time=True)
     x = frame.drop(columns="y")
     found, encoder = features(make_source(x, y, weight=weight, categorical=["town"]), options)
-    rows = in_order(folds_of(5, 0, N, n_folds_of(order)).tolist())
     levels, shares = encoder.target.levels(y).tolist(), list(encoder.target.shares)
     columns = {name: [None if pd.isna(each) else each for each in frame[name]] for name in ("town", "zone", "few")}
     values: dict[str, list[tuple[object, ...]]] = {name: [(each,) for each in own] for name, own in columns.items()}
     values["town, zone"] = list(zip(columns["town"], columns["zone"], strict=True))
     assert encoder.schema.names is not None
     for name, own in values.items():
-        wanted = ordered_statistics(own, rows, levels, weight.tolist(), shares, encoder.priors)
+        wanted = ordered_statistics(own, levels, weight.tolist(), shares, encoder.priors)
         places = [at for at, each in enumerate(encoder.schema.names) if each.startswith(f"{name} (target")]
         assert len(places) == len(shares)
         np.testing.assert_array_equal(found[:, places], wanted)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_encoders_are_those_of_folds(frame: pd.DataFrame, order: str) -> None:
+def test_encoders_are_those_of_folds(frame: pd.DataFrame) -> None:
     """Rows that are predicted have statistics of all rows, whatever those of training rows are of."""
     source = make_source(frame, "y", categorical=["town"])
-    found, own = features(source, CategoryOptions(order=order))
+    found, own = features(source, CategoryOptions(has_time=True))
     other, expected = features(source, CategoryOptions())
     assert own.pairs and not np.array_equal(found, other)
     (rows,), (wanted,) = (make_source(frame, schema=each.schema).batches() for each in (own, expected))
@@ -245,13 +216,13 @@ def test_encoders_are_those_of_folds(frame: pd.DataFrame, order: str) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(0, N), max_size=20), st.integers(0, 3), st.sampled_from(ORDERS))
-def test_features_do_not_depend_on_partitions(cuts: list[int], seed: int, order: str) -> None:
+@given(st.lists(st.integers(0, N), max_size=20), st.integers(0, 3))
+def test_features_do_not_depend_on_partitions(cuts: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     own = pd.DataFrame({"a": rng.choice(list("xyz"), N), "y": rng.integers(0, 3, N).astype(np.float32)})
     edges = [0, *sorted(cuts), N]
     parts = [dask.delayed(own.iloc[start:stop]) for start, stop in pairwise(edges)]
-    options = CategoryOptions(seed, order=order)
+    options = CategoryOptions(has_time=True, encodings="target")
     expected, encoder = features(make_source(own, "y"), options)
     found, other = features(make_source(dd.from_delayed(parts, meta=own.iloc[:0], verify_meta=False), "y"), options)
     assert found.tobytes() == expected.tobytes() and json.dumps(other.to_json()) == json.dumps(encoder.to_json())

@@ -1,4 +1,4 @@
-"""Ordered target statistics, one row after the other."""
+"""Target statistics in the order of time, one row after the other."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ import numpy as np
 from daskboost.dtypes import Float32
 
 
-def in_order(folds: Sequence[int]) -> list[int]:
-    """Return the rows in the order of their folds, those of a fold as they are given."""
-    return sorted(range(len(folds)), key=lambda row: folds[row])
-
-
 def ordered_statistics(
-    values: Sequence[Hashable], order: Sequence[int], labels: Sequence[float], weights: Sequence[float],
-    wanted: Sequence[float], priors: Sequence[float],
+    values: Sequence[Hashable], labels: Sequence[float], weights: Sequence[float], wanted: Sequence[float],
+    priors: Sequence[float],
 ) -> Float32:  # fmt: skip
     """Return of each row the share of each wanted label among the rows of its value that come before it, with one row
-    more that has the share of all rows.
+    more that has the prior.
 
-    `order` : rows, the first one first; rows of no weight have statistics and do not count; rows of value None have
-    the priors, and do not count.
+    Rows of no weight have statistics and do not count; rows of value None have the priors, and do not count.
     """
     found = np.empty((len(values), len(wanted)), np.float32)
     seen: dict[Hashable, list[float]] = {}
-    for row in order:
+    for row in range(len(values)):
         before = [] if values[row] is None else seen.setdefault(values[row], [])
         for j, label in enumerate(wanted):
             found[row, j] = (sum(each == label for each in before) + priors[j]) / (len(before) + 1)

@@ -1,17 +1,15 @@
-"""Ordered target statistics: a training row has those of the rows of its category that come before it.
+"""Target statistics in the order of time: a training row has those of the rows of its category that come before it.
 
-    counts of each partition by code and fold -> EarlierCounts: what came before -> values of its rows, one by one
-                                       |-> StatisticTable of other rows
+    counts of each partition by code -> EarlierCounts: what came before it -> values of its rows, one after the other
+                              |-> StatisticTable of other rows
 
-These are CatBoost's (Prokhorenkova et al., CatBoost: unbiased boosting with categorical features, 2018): (sum over
-earlier rows + prior) / (earlier rows + 1). Rows are in the order of their folds, and within a fold of their ids. With
-one fold that is the order in which rows are given, as `has_time` asks for; with several it is a permutation that a hash
-of the seed and the ids defines. What comes before a partition's rows of a fold is all lower folds, and of the same one
-the partitions before: an exclusive scan of the counts by code and fold that `FoldCounts` has, of integers, so that
-partitions, threads and workers do not show.
+These are CatBoost's ordered statistics (Prokhorenkova et al., CatBoost: unbiased boosting with categorical features,
+2018): (sum over earlier rows + prior) / (earlier rows + 1). What came before a partition's rows is an exclusive scan
+of what partitions count, in their order: of integers, by the same tables as those of folds, with one fold of all rows.
+So partitions, threads and workers do not show.
 
-Each partition keeps the counts of codes that its rows have, 8 x (1 + m) bytes each for m statistics and as many to
-find them, or of all codes, where these are few.
+Each partition keeps the counts of the codes that its rows have, 8 x (2 + m) bytes each for m statistics, or of all
+codes where these are few beside its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daskboost.data.categories.folds import N_FOLDS, FoldTable, folds_of
+from daskboost.data.categories.folds import FoldTable
 from daskboost.data.categories.levels import UNKNOWN
 from daskboost.data.categories.pairs import CategoryCounts, Pair, PairEncoder
 from daskboost.data.categories.row_statistics import ByTile, Codes, TrainedRows
@@ -32,30 +30,6 @@ from daskboost.dtypes import Float32, Int32, Int64, UInt8
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.statistics import Statistics
-
-FOLDS, PERMUTATION, TIME = "folds", "permutation", "time"
-"""From which rows a training row's statistics come: those in other folds; those before it in a permutation; those
-before it in the order in which rows are given."""
-
-
-def order_of(has_time: bool) -> str:
-    """Return where statistics of training rows come from, by whether these are given in the order of time."""
-    return TIME if has_time else FOLDS
-
-
-def n_folds_of(order: str) -> int:
-    """Return how many folds rows are counted in."""
-    return 1 if order == TIME else N_FOLDS
-
-
-def in_lower_folds(table: FoldTable) -> FoldTable:
-    """Return what each code has counted in the folds below each, where there are counts."""
-    counts = table.counts
-    codes = (np.arange(len(counts)) if table.cells is None else table.cells) // table.n_folds
-    before = np.cumsum(counts, axis=0, dtype=np.int64) - counts
-    is_first = np.append(True, codes[1:] != codes[:-1])[: len(codes)]
-    first = np.maximum.accumulate(np.where(is_first, np.arange(len(codes)), 0))
-    return FoldTable(table.n_codes, table.cells, before - before[first], table.n_folds)
 
 
 def before_each(before: FoldTable, parts: Sequence[FoldTable]) -> list[FoldTable]:
@@ -92,35 +66,29 @@ class EarlierCounts:
     tables : tuple of FoldTable
         Of each categorical column, then of the keys of each pair.
     pairs : tuple of Pair
-    seed, n_folds : int
-        See `folds_of`.
     """
 
     tables: tuple[FoldTable, ...]
     pairs: tuple[Pair, ...]
-    seed: int
-    n_folds: int
 
     @classmethod
-    def of(cls, total: CategoryCounts) -> EarlierCounts:
-        """Return what comes before the first row of each fold, by the counts of all rows."""
-        tables = tuple(map(in_lower_folds, _tables(total)))
-        columns = total.columns
-        return cls(tables, tuple(own.pair for own in total.pairs), columns.seed, columns.n_folds)
+    def of_first(cls, total: CategoryCounts) -> EarlierCounts:
+        """Return what came before the first of all rows, which is nothing, of the categories that all rows have."""
+        tables = (FoldTable(own.n_codes, own.cells, np.zeros_like(own.counts), own.n_folds) for own in _tables(total))
+        return cls(tuple(tables), tuple(own.pair for own in total.pairs))
 
     def before_each(self, parts: Sequence[CategoryCounts]) -> list[EarlierCounts]:
         """Return what came before each of the parts that the rows are cut into, by what each part counts."""
         by_table = zip(self.tables, zip(*map(_tables, parts), strict=True), strict=True)
         by_part = zip(*(before_each(*own) for own in by_table), strict=True)
-        return [EarlierCounts(tables, self.pairs, self.seed, self.n_folds) for tables in by_part]
+        return [EarlierCounts(tables, self.pairs) for tables in by_part]
 
     def by_tile(self, rows: TrainedRows, statistics: Statistics) -> ByTile:
         """See `TrainingCounts`; all rows of the partition get their values at once, as they follow each other."""
         levels = rows.levels()
-        folds = folds_of(self.seed, rows.first_row, len(levels), self.n_folds)
 
         def values(own: tuple[FoldTable, Int32 | Int64]) -> Float32:
-            return earlier_values(*own, folds, levels, statistics)
+            return earlier_values(*own, levels, statistics)
 
         n_columns, of_pairs = len(rows.tabled), dict(zip(self.pairs, self.tables[len(rows.tabled) :], strict=True))
         wanted: list[tuple[FoldTable, Int32 | Int64]] = [
@@ -155,9 +123,7 @@ def _keys(own: PairEncoder, codes: Codes) -> Int64:
     return np.where(own.places(codes) == UNKNOWN, UNKNOWN, own.pair.keys(codes))
 
 
-def earlier_values(
-    before: FoldTable, codes: Int32 | Int64, folds: UInt8, levels: UInt8, statistics: Statistics
-) -> Float32:
+def earlier_values(before: FoldTable, codes: Int32 | Int64, levels: UInt8, statistics: Statistics) -> Float32:
     """Return the statistics of a partition's rows by those before them; float32, shape (rows, m).
 
     Parameters
@@ -166,12 +132,12 @@ def earlier_values(
         What came before the partition, of the cells that its rows have.
     codes : int32 or int64 array, shape (rows,)
         -1 is missing, a code of its own; lower ones have the priors and do not count.
-    folds, levels : uint8 arrays, shape (rows,)
-        See `folds_of`, `Target.levels`.
+    levels : uint8 array, shape (rows,)
+        See `Target.levels`.
     """
     from daskboost.devices.cpu.statistics import earlier_values as set_values
 
-    cells = np.where(codes < 0, before.n_codes, codes).astype(np.int64) * before.n_folds + folds
+    cells = np.where(codes < 0, before.n_codes, codes).astype(np.int64)
     places = cells if before.cells is None else np.searchsorted(before.cells, cells)
     places[codes < -1] = -1
     values = np.empty((len(codes), before.counts.shape[1] - 1), np.float32)
