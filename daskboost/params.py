@@ -110,8 +110,8 @@ class TrainParams:
     for ``multi:*``, where it is a margin, log(share of the weight + 1e-6) of each class less the mean over classes."""
     encodings: Any = "auto"
     """What categorical columns become: ``target`` (statistics of the labels), ``onehot`` (a feature of each level) or
-    ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``. It is of data sets, as
-    `max_bin` is."""
+    ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``, but ``onehot`` of
+    columns of three or four levels where there are several classes. It is of data sets, as `max_bin` is."""
     has_time: bool = False
     """Whether rows are given in the order of time: statistics of a row that is trained on are then of the rows before
     it alone, as in CatBoost. It is of data sets, as `max_bin` is."""

@@ -89,7 +89,8 @@ SHARED_PARAMETERS = """
         them of single columns alone.
     encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
         What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
-        trees split by sets of levels (`docs/categories.md`). "auto" is "target".
+        trees split by sets of levels (`docs/categories.md`). "auto" is "target", but "onehot" for columns of three
+        or four levels where there are several classes.
     has_time : bool, default False
         Whether rows are given in the order of time. Statistics of a row that is trained on are then of the rows before
         it alone, not of all but its fold; of several partitions the first one comes first. Rows that are predicted have
