@@ -119,6 +119,15 @@ class TrainParams:
     """Codes of fewer levels than this are split by one level against all others, codes of as many or more by sets."""
     max_cat_threshold: int = 64
     """Levels that a split by sets may take from either end of their order by leaf values: fewer than this."""
+    cat_smooth: float = 0.0
+    """What `reg_lambda` is more in the leaf values by which sets order levels, and the least sum of a node's hessians
+    (rows, for squared error) of a level that sets choose; LightGBM's is 10. With 0, as with the next two, sets are
+    those of XGBoost."""
+    cat_l2: float = 0.0
+    """What `reg_lambda` is more where gains of sets of several levels are compared; LightGBM's is 10."""
+    min_data_per_group: float = 0.0
+    """Least sum of hessians (rows, for squared error) of levels that are added to a set before it is tried again, and
+    of those on the other side; LightGBM's is 100."""
     random_state: int = 0
     """Seed of every draw."""
     quantile_alpha: tuple[float, ...] = (0.5,)
@@ -289,6 +298,9 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "chunk_rows": (0, 2**31, False, True),
     "max_cat_to_onehot": (1, 65_536, False, False),
     "max_cat_threshold": (1, 65_536, False, False),
+    "cat_smooth": (0, _INF, False, True),
+    "cat_l2": (0, _INF, False, True),
+    "min_data_per_group": (0, _INF, False, True),
 }
 
 

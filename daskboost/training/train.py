@@ -199,7 +199,10 @@ def set_search(params: TrainParams, schema: FeatureSchema) -> SetSearch | None:
     if schema.encoder is None or not schema.encoder.codes:
         return None
     most = max(schema.encoder.codes.values())
-    return SetSearch(schema.is_code, most, params.max_cat_to_onehot, params.max_cat_threshold)
+    return SetSearch(
+        schema.is_code, most, params.max_cat_to_onehot, params.max_cat_threshold, params.cat_smooth, params.cat_l2,
+        params.min_data_per_group,
+    )
 
 
 def make_spec(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from reference import split
@@ -19,6 +19,13 @@ class SetRules:
     """Features of codes, whose last bin is of values that are none."""
     max_onehot: int = 4
     max_threshold: int = 64
+    smooth: float = 0.0
+    l2: float = 0.0
+    least_group: float = 0.0
+
+    def penalised(self, rules: split.Rules, feature_bins: int, more: float) -> split.Rules:
+        """The rules with a larger lambda, where sets of a feature may have several codes."""
+        return rules if feature_bins - 1 < self.max_onehot else replace(rules, reg_lambda=rules.reg_lambda + more)
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,26 @@ def sets(rules: split.Rules, limits: SetRules, rows: split.Rows, feature: int) -
         yield from ((frozenset({code}), default_left) for code in range(n_codes) for default_left in (True, False))
         return
 
-    def value(code: int) -> float:
-        return split.weight(rules, *rows.worth(sums_where(rows, symbols == code)), (-split.INF, split.INF))
+    def worth(codes: Iterable[int]) -> tuple[float, float]:
+        return rows.worth(sums_where(rows, np.isin(symbols, list(codes))))
 
-    order = sorted(range(n_codes), key=value)  # which is stable
-    for n_taken in range(1, min(limits.max_threshold, n_codes)):
-        yield frozenset(order[:n_taken]), True
-    for n_taken in range(1, min(limits.max_threshold, n_codes)):
-        yield frozenset(order[: n_codes - n_taken]), False
+    ordered = limits.penalised(rules, n_codes + 1, limits.smooth)
+    heavy = [code for code in range(n_codes) if worth({code})[1] >= limits.smooth]
+    order = sorted(heavy, key=lambda code: split.weight(ordered, *worth({code}), (-split.INF, split.INF)))
+    total = rows.worth(rows.sums)[1]
+    for default_left in (True, False):  # the sort is stable
+        since = set[int]()
+        for n_taken in range(1, min(limits.max_threshold, len(order))):
+            taken = order[:n_taken] if default_left else order[len(order) - n_taken :]
+            since.add(taken[-1] if default_left else taken[0])
+            right = frozenset(taken) if default_left else frozenset(range(n_codes)) - set(taken)
+            left = rows.worth(left_of(rows, feature, right, default_left))[1]
+            others = left if default_left else total - left
+            if worth(since)[1] < limits.least_group or others < limits.least_group:
+                continue
+            if rules.heavy(min(left, total - left)):
+                since.clear()
+            yield right, default_left
 
 
 def left_of(rows: split.Rows, feature: int, right: frozenset[int], default_left: bool) -> tuple[int, int]:
@@ -71,7 +90,8 @@ def best(rules: split.Rules, limits: SetRules, rows: split.Rows, features: Seque
             continue
         for right, default_left in sets(rules, limits, rows, feature):
             left = left_of(rows, feature, right, default_left)
-            gain = split.children(rules, rows, feature, 0, left) - parent
+            scored = limits.penalised(rules, rows.n_bins[feature], limits.l2)
+            gain = split.children(scored, rows, feature, 0, left) - parent
             if gain > max(found.gain, 0.0):
                 found = SetSplit(gain, feature, BY_SET, default_left, left, right)
     return found

@@ -374,6 +374,15 @@ def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> fl
     return leaf_gain(lg, lh, regular, node.low, node.high) + leaf_gain(rg, rh, regular, node.low, node.high)
 
 
+@njit(inline="always")
+def _with_lambda(regular: Regular, more: float) -> Regular:
+    """Return the same penalties and limits with a larger lambda."""
+    return Regular(
+        regular.reg_lambda + more, regular.alpha, regular.max_step, regular.least_h, regular.plain, regular.monotone,
+        regular.sets,
+    )
+
+
 @njit(nogil=True)
 def best_set(
     n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int, feature: int,
@@ -390,7 +399,7 @@ def best_set(
         sums[0, b] -= sums[0, b - 1]
         sums[1, b] -= sums[1, b - 1]
     best: float = max(0.0, out.gain[row])
-    parent, size, side, right_g, right_h = parent_gain(node, regular), 0, 0, 0.0, 0.0
+    parent, first, size, side, right_g, right_h = parent_gain(node, regular), 0, 0, 0, 0.0, 0.0
     if n_codes < sets.max_onehot:
         for code in range(n_codes):
             for to_left in (1, 0):
@@ -402,28 +411,40 @@ def best_set(
                     best, size, side, right_g, right_h = gain, 1, to_left, g, h
                     order[0] = code
     else:
+        ordered, scored, n_light = _with_lambda(regular, sets.smooth), _with_lambda(regular, sets.l2), 0
         for code in range(n_codes):
             g, h = sums[0, code] * node.unit_g, sums[1, code] * node.unit_h
-            values[code] = leaf_weight(g, h, regular, -np.inf, np.inf)
+            values[code] = leaf_weight(g, h, ordered, -np.inf, np.inf)
+            if h < sets.smooth:  # before all others
+                values[code], n_light = -np.inf, n_light + 1
         sort_places(values, n_codes, order)
-        most, g, h = min(sets.max_threshold, n_codes) - 1, 0.0, 0.0
-        for i in range(most):
+        most = min(sets.max_threshold, n_codes - n_light) - 1
+        g, h, group = 0.0, 0.0, 0.0
+        for i in range(n_light, n_light + most):
             place = np.int64(order[i])
-            g, h = g + sums[0, place], h + sums[1, place]
-            gain = _gain_of_right(g, h, node, regular) - parent
+            g, h, group = g + sums[0, place], h + sums[1, place], group + sums[1, place]
+            if min(group, node.h - h) * node.unit_h < sets.least_group:
+                continue
+            gain = _gain_of_right(g, h, node, scored) - parent
+            if gain > -np.inf:
+                group = 0.0
             if gain > best:
-                best, size, side, right_g, right_h = gain, i + 1, 1, g, h
-        g, h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+                best, first, size, side, right_g, right_h = gain, n_light, i + 1 - n_light, 1, g, h
+        g, h, group = node.g - sums[0, n_codes], node.h - sums[1, n_codes], 0.0
         for i in range(n_codes - 1, n_codes - 1 - most, -1):
             place = np.int64(order[i])
-            g, h = g - sums[0, place], h - sums[1, place]
-            gain = _gain_of_right(g, h, node, regular) - parent
+            g, h, group = g - sums[0, place], h - sums[1, place], group + sums[1, place]
+            if min(group, h) * node.unit_h < sets.least_group:
+                continue
+            gain = _gain_of_right(g, h, node, scored) - parent
+            if gain > -np.inf:
+                group = 0.0
             if gain > best:
-                best, size, side, right_g, right_h = gain, i, 0, g, h
+                best, first, size, side, right_g, right_h = gain, 0, i, 0, g, h
     if size > 0:
         out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, BY_SET, side
         out.left[row, 0], out.left[row, 1] = np.int64(node.g - right_g), np.int64(node.h - right_h)
-        write_set(order, size, out.right_bins[row])
+        write_set(order[first:], size, out.right_bins[row])
     return best
 
 

@@ -10,6 +10,9 @@ XGBoost's `hist` (`src/tree/hist/evaluate_splits.h`), so that the same histogram
     and right            E [ABCD]   DE [ABC]   CDE [AB]   BCDE [A]
 
 What is written last goes right. The feature's last bin is of values that are no code: in no set, so that they go left.
+
+Rules may hold sets to what LightGBM does: codes of few rows stay with those that are not taken, sets are tried only
+where some more rows have been taken, and gains have a larger penalty.
 """
 
 from __future__ import annotations
@@ -31,6 +34,12 @@ class SetRules(NamedTuple):
     """Codes of a feature from which on sets have several of them."""
     max_threshold: int
     """One more than the codes that are taken from an end of the order."""
+    smooth: float = 0.0
+    """What lambda is more where codes are ordered, and the least sum of hessians of a code that is taken."""
+    l2: float = 0.0
+    """What lambda is more in the gains of sets of several codes."""
+    least_group: float = 0.0
+    """Least sum of hessians of the codes that are taken from one tried set to the next, and of all others."""
 
 
 NO_SET_RULES = SetRules(np.zeros(0, np.uint8), 0, 0)
