@@ -6,7 +6,9 @@
     python -m benchmarks.categories --held-out 5 --contenders singles,ours,pairs_64,pairs_5
 
 The last scores fifths of the training rows by models of the other rows, by which choices are made: never by test rows.
-`singles` has no pairs of columns, `pairs_64` those of columns with 64 levels and more.
+`singles` has no pairs of columns, `pairs_64` those of columns with 64 levels and more; `time` has statistics of the
+rows before each, `target` those of columns of few levels too; `native` has codes, and `native_limits` sets of them by
+LightGBM's limits.
 
 Rounds, learning rate and depth are those of the published baselines, all else is a library's default. Scores of XGBoost
 and LightGBM are the published ones (`real_sets.csv`) unless they are to be trained. Prints a line a set and measure.
@@ -62,11 +64,13 @@ def shared_parameters(data: Loaded, config: Config) -> dict[str, Any]:
     return {**parameters(data, config), "max_depth": config.max_depth}
 
 
-def _ours(**more: Any) -> Contender:
+def _ours(params: Mapping[str, Any] | None = None, **more: Any) -> Contender:
+    """Ours with further parameters of fits, and of data sets."""
+
     def train(data: Loaded, config: Config, rounds: int) -> Predicted:
         own, test = data.train, data.test
         dataset = ours.quantize(own.x, own.y, max_bin=config.max_bin, base_margin=own.base_margin, **more)
-        booster = ours.train(shared_parameters(data, config), dataset, rounds)
+        booster = ours.train(shared_parameters(data, config) | dict(params or {}), dataset, rounds)
         return ours.predict(booster, test.x, test.base_margin)
 
     return train
@@ -110,11 +114,16 @@ def _pairs_of(n_levels: int) -> Contender:
     return train
 
 
+LIGHTGBM_LIMITS = {"cat_smooth": 10.0, "cat_l2": 10.0, "min_data_per_group": 100.0}
+"""LightGBM's defaults of what limits sets of categories."""
 CONTENDERS: dict[str, Contender] = {
     "ours": _ours(), "xgboost": _xgboost, "lightgbm": _lightgbm, "catboost": _catboost,
 }  # fmt: skip
 VARIANTS: dict[str, Contender] = {
-    "singles": _ours(max_ctr_complexity=1), "pairs_64": _pairs_of(64), "pairs_5": _pairs_of(5)
+    "singles": _ours(max_ctr_complexity=1), "pairs_64": _pairs_of(64), "pairs_5": _pairs_of(5),
+    "native": _ours({"device": "cpu"}, encodings="native"),
+    "native_limits": _ours({"device": "cpu", **LIGHTGBM_LIMITS}, encodings="native"),
+    "time": _ours(has_time=True), "target": _ours(encodings="target"),
 }
 """Ours with other features; run where they are asked for."""
 PARTS = 5

@@ -110,12 +110,24 @@ class TrainParams:
     for ``multi:*``, where it is a margin, log(share of the weight + 1e-6) of each class less the mean over classes."""
     encodings: Any = "auto"
     """What categorical columns become: ``target`` (statistics of the labels), ``onehot`` (a feature of each level) or
-    ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``. It is of data sets, as
-    `max_bin` is."""
+    ``native`` (codes, which trees split by sets), by column or for all; ``auto`` is ``target``, but ``onehot`` of
+    columns of three or four levels where there are several classes. It is of data sets, as `max_bin` is."""
+    has_time: bool = False
+    """Whether rows are given in the order of time: statistics of a row that is trained on are then of the rows before
+    it alone, as in CatBoost. It is of data sets, as `max_bin` is."""
     max_cat_to_onehot: int = 4
     """Codes of fewer levels than this are split by one level against all others, codes of as many or more by sets."""
     max_cat_threshold: int = 64
     """Levels that a split by sets may take from either end of their order by leaf values: fewer than this."""
+    cat_smooth: float = 0.0
+    """What `reg_lambda` is more in the leaf values by which sets order levels, and the least sum of a node's hessians
+    (rows, for squared error) of a level that sets choose; LightGBM's is 10. With 0, as with the next two, sets are
+    those of XGBoost."""
+    cat_l2: float = 0.0
+    """What `reg_lambda` is more where gains of sets of several levels are compared; LightGBM's is 10."""
+    min_data_per_group: float = 0.0
+    """Least sum of hessians (rows, for squared error) of levels that are added to a set before it is tried again, and
+    of those on the other side; LightGBM's is 100."""
     random_state: int = 0
     """Seed of every draw."""
     quantile_alpha: tuple[float, ...] = (0.5,)
@@ -208,6 +220,7 @@ class TrainParams:
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
+        check_flag("has_time", self.has_time)
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -285,6 +298,9 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "chunk_rows": (0, 2**31, False, True),
     "max_cat_to_onehot": (1, 65_536, False, False),
     "max_cat_threshold": (1, 65_536, False, False),
+    "cat_smooth": (0, _INF, False, True),
+    "cat_l2": (0, _INF, False, True),
+    "min_data_per_group": (0, _INF, False, True),
 }
 
 
@@ -351,6 +367,12 @@ def shown(value: object) -> str:
     except Exception:  # a number of thousands of digits, for instance
         return f"<{type(value).__name__}>"
     return text if len(text) <= 160 else f"{text[:150]}..."
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False: ParameterError naming it."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name}={shown(value)} must be True or False")
 
 
 def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:

@@ -34,6 +34,8 @@ from daskboost.cluster.dask_tasks import (
     workers_of,
 )
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
+from daskboost.data.categories.orders import EarlierCounts
+from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
@@ -145,15 +147,36 @@ class ClusterRunner:
 
     def total(self, source: Source, reader: Reader[T]) -> T:
         """See `Runner.total`."""
-        found: T = compute(self.client, [_sum_of(source.delayed(reader))])[0]
+        found: T = compute(self.client, [_sums_of(source.delayed(reader))[-1][0]])[0]
         return found
 
     def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
         """See `Runner.kept_total`; the sum stays with a worker until nobody refers to what stands for it."""
         from dask import delayed
 
-        kept = self.client.persist(_sum_of(source.delayed(reader)))
+        kept = self.client.persist(_sums_of(source.delayed(reader))[-1][0])
         return kept, compute(self.client, [delayed(summary)(kept)])[0]
+
+    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                     ) -> tuple[Sequence[object], R]:  # fmt: skip
+        """See `Runner.kept_earlier`; workers keep them until nobody refers to what stands for them.
+
+        Some partitions are added up in each task, then some of these sums, and so on up to the sum of all: then what
+        came before each sum tells what came before each that it is made of, down to the partitions.
+        """
+        from dask import delayed
+
+        sums = _sums_of(source.delayed(reader))
+        total = sums[-1][0]
+        before = [delayed(EarlierCounts.of_first)(total)]
+        for parts in reversed(sums[:-1]):
+            groups = [parts[first : first + ADDED_AT_ONCE] for first in range(0, len(parts), ADDED_AT_ONCE)]
+            before = [
+                each for own, group in zip(before, groups, strict=True)
+                for each in delayed(EarlierCounts.before_each, nout=len(group))(own, group)
+            ]  # fmt: skip
+        *kept, told = self.client.persist([*before, delayed(summary)(total)])
+        return kept, compute(self.client, [told])[0]
 
     def quantize(
         self,
@@ -227,15 +250,16 @@ class ClusterRunner:
         return ClusterShards(self.client, name, tuple(worker for _, worker in done))
 
 
-def _sum_of(parts: Sequence[Delayed]) -> Delayed:
-    """Return the sum of parts in their order, some added up in each task."""
+def _sums_of(parts: Sequence[Delayed]) -> list[Sequence[Delayed]]:
+    """Return parts, the sums of some at a time in their order, the sums of these, and so on up to that of all."""
     from dask import delayed
 
-    while len(parts) > 1:
-        added = delayed(partial(reduce, add), pure=False)
-        firsts = range(0, len(parts), ADDED_AT_ONCE)
-        parts = [added(list(parts[first : first + ADDED_AT_ONCE])) for first in firsts]
-    return parts[0]
+    levels, added = [parts], delayed(partial(reduce, add), pure=False)
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        firsts = range(0, len(below), ADDED_AT_ONCE)
+        levels.append([added(list(below[first : first + ADDED_AT_ONCE])) for first in firsts])
+    return levels
 
 
 def _check_directory(place: WorkerPlace, path: Path) -> None:

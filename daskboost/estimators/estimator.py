@@ -336,7 +336,8 @@ class BoostedTrees(EstimatorParameters):
         options = BuildOptions(
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
             categories=CategoryOptions(
-                params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings
+                params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings,
+                has_time=bool(params.has_time),
             ),
         )  # fmt: skip
         return QuantizedDataset.from_source(

@@ -89,10 +89,20 @@ SHARED_PARAMETERS = """
         them of single columns alone.
     encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
         What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
-        trees split by sets of levels (`docs/categories.md`). "auto" is "target".
+        trees split by sets of levels (`docs/categories.md`). "auto" is "target", but "onehot" for columns of three
+        or four levels where there are several classes.
+    has_time : bool, default False
+        Whether rows are given in the order of time. Statistics of a row that is trained on are then of the rows before
+        it alone, not of all but its fold; of several partitions the first one comes first. Rows that are predicted have
+        those of all training rows.
     max_cat_to_onehot, max_cat_threshold : int, default 4 and 64
         Codes of fewer levels than the first are split by one level against all others, of as many or more by sets; the
         second is one more than the levels that a set, or all that is no part of it, may have.
+    cat_smooth, cat_l2, min_data_per_group : float, default 0
+        LightGBM's limits of sets of several levels (its defaults are 10, 10 and 100): what `reg_lambda` is more where
+        levels are ordered, and the least sum of a node's hessians (rows, for squared error) of a level that is chosen;
+        what it is more where gains of sets are compared; and the least sum of hessians of levels that are added before
+        a set is tried again, and of those on the other side. With 0 sets are those of XGBoost.
     random_state : int, RandomState or Generator, optional
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
@@ -233,8 +243,12 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     categorical_features: Sequence[str | int] | str | int | None = None
     max_ctr_complexity: int = MOST_COMPLEXITY
     encodings: Any = "auto"
+    has_time: bool = TrainParams.has_time
     max_cat_to_onehot: int = TrainParams.max_cat_to_onehot
     max_cat_threshold: int = TrainParams.max_cat_threshold
+    cat_smooth: float = TrainParams.cat_smooth
+    cat_l2: float = TrainParams.cat_l2
+    min_data_per_group: float = TrainParams.min_data_per_group
     random_state: Any = None
     n_jobs: int | None = None
     device: str = TrainParams.device

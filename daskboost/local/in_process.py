@@ -12,6 +12,8 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from daskboost.data.categories.orders import EarlierCounts
+from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
@@ -163,6 +165,13 @@ class LocalRunner:
         """See `Runner.kept_total`."""
         found = self.total(source, reader)
         return found, summary(found)
+
+    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                     ) -> tuple[Sequence[EarlierCounts], R]:  # fmt: skip
+        """See `Runner.kept_earlier`."""
+        parts = list(source.read_by(reader))
+        total = reduce(add, parts)
+        return EarlierCounts.of_first(total).before_each(parts), summary(total)
 
 
 class LocalShards:

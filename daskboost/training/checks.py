@@ -115,14 +115,21 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
     }, "use encodings='target' for it, or leave the other out")  # fmt: skip
 
 
-def check_encodings_made(encodings: object, schema: FeatureSchema) -> None:
-    """Refuse encodings of columns other than those that dtrain was made with, as `encodings_of` those of none."""
+def check_encodings_made(params: TrainParams, schema: FeatureSchema) -> None:
+    """Refuse encodings of columns other than those that dtrain was made with, as `encodings_of` those of none, and an
+    order of rows that it was not made with."""
+    encodings = params.encodings
     words, encoder = encodings_of(encodings, schema.columns), schema.encoder
-    if encodings == AUTO or not isinstance(encoder, Encoder):
+    if not isinstance(encoder, Encoder):
         return
+    if params.has_time and encoder.has_statistics and not encoder.has_time:
+        raise ParameterError(
+            "has_time=True contradicts dtrain, whose statistics of categories were made without it; make the data set "
+            "with QuantizedDataset.from_dask(..., has_time=True)"
+        )
     made = [own.word for own in encoder.encoders if own is not None]
     for at, word, own in zip(schema.columns.categorical, words, made, strict=True):
-        if word != own:
+        if word not in (AUTO, own):
             raise ParameterError(
                 f"encodings={shown(encodings)} contradicts dtrain, whose column {schema.columns.label(at)!r} was made "
                 f"with {own!r}; leave it out of train's parameters, or make the data set with "

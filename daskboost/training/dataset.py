@@ -29,7 +29,7 @@ from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
-from daskboost.params import PARAMETERS, as_tuple, check_count, parse_bytes, split_device
+from daskboost.params import PARAMETERS, as_tuple, check_count, check_flag, parse_bytes, split_device
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class QuantizedDataset:
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
         client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
         categorical_features: object = None, max_ctr_complexity: int = 2, encodings: object = "auto",
-        random_state: int = 0,
+        has_time: bool = False, random_state: int = 0,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
 
@@ -206,7 +206,11 @@ class QuantizedDataset:
             makes them of single columns alone.
         encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
             What categorical columns become: target statistics of the labels, a feature of each level, or codes, which
-            trees split by sets of levels (`docs/categories.md`). "auto" is "target".
+            trees split by sets of levels (`docs/categories.md`). "auto" is "target", but
+            "onehot" for columns of three or four levels where labels have several statistics.
+        has_time : bool, default False
+            Whether rows are given in the order of time: statistics of a row are then of the rows before it alone, not
+            of all but its fold.
         random_state : int, default 0
             Seed of the folds that these statistics go by (`docs/categories.md`).
         device_memory_limit : int or str, optional
@@ -233,10 +237,12 @@ class QuantizedDataset:
         if device is not None:
             split_device(device)
         check_count("random_state", random_state, least=0)
+        check_flag("has_time", has_time)
         if reference is None and init_model is None:
             encodings_of(encodings, source.schema)
         categories = CategoryOptions(
-            int(random_state), complexity=check_complexity(max_ctr_complexity), encodings=encodings
+            int(random_state), complexity=check_complexity(max_ctr_complexity), encodings=encodings,
+            has_time=bool(has_time),
         )
         options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows), categories=categories)
         return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),

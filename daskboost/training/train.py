@@ -199,7 +199,10 @@ def set_search(params: TrainParams, schema: FeatureSchema) -> SetSearch | None:
     if schema.encoder is None or not schema.encoder.codes:
         return None
     most = max(schema.encoder.codes.values())
-    return SetSearch(schema.is_code, most, params.max_cat_to_onehot, params.max_cat_threshold)
+    return SetSearch(
+        schema.is_code, most, params.max_cat_to_onehot, params.max_cat_threshold, params.cat_smooth, params.cat_l2,
+        params.min_data_per_group,
+    )
 
 
 def make_spec(
@@ -218,7 +221,7 @@ def make_spec(
     ignored = ignored_features(params.ignored_features, schema, groups)
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
-    check_encodings_made(params.encodings, schema)
+    check_encodings_made(params, schema)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
     sets = set_search(params, schema)
     if sets is not None:

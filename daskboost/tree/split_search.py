@@ -111,11 +111,15 @@ class SetSearch:
     """Codes of the feature that has the most."""
     max_onehot: int
     max_threshold: int
+    smooth: float = 0.0
+    l2: float = 0.0
+    least_group: float = 0.0
 
     @property
     def rules(self) -> SetRules:
         """Return the rules as kernels take them."""
-        return SetRules(self.is_code.astype(np.uint8), self.max_onehot, self.max_threshold)
+        numbers = float(self.smooth), float(self.l2), float(self.least_group)
+        return SetRules(self.is_code.astype(np.uint8), self.max_onehot, self.max_threshold, *numbers)
 
     @property
     def words(self) -> int:

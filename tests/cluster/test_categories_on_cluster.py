@@ -14,6 +14,7 @@ from cluster.dask_fixtures import all_freed, local_cluster
 from distributed import Client
 
 from daskboost import DaskBoostClassifier
+from daskboost.cluster import dask_data
 from daskboost.data.categories import pairs
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
@@ -45,11 +46,15 @@ PARTITIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("encodings", ["auto", "native"])
+KINDS: dict[str, dict[str, Any]] = {"folds": {}, "native": {"encodings": "native"}, "time": {"has_time": True}}
+"""Parameters of categorical columns."""
+
+
+@pytest.mark.parametrize("own", KINDS)
 @pytest.mark.parametrize("kind", PARTITIONS)
-def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kind: str, encodings: str) -> None:
+def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kind: str, own: str) -> None:
     x, y = adult.drop(columns="income"), adult["income"]
-    parameters: dict[str, Any] = {"n_estimators": 5, "max_depth": 4, "encodings": encodings, "device": "cpu"}
+    parameters: dict[str, Any] = {"n_estimators": 5, "max_depth": 4, "device": "cpu", **KINDS[own]}
     expected = DaskBoostClassifier(**parameters).fit(x, y)
     rows = PARTITIONS[kind](adult)
     found = DaskBoostClassifier(**parameters).fit(rows.drop(columns="income"), rows["income"])
@@ -62,16 +67,20 @@ def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kin
     assert all_freed(client)
 
 
-def test_pairs_of_columns_too(client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("has_time", [False, True])
+def test_pairs_of_columns_too(
+    client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, has_time: bool
+) -> None:
     monkeypatch.setattr(pairs, "LEAST_LEVELS", 20)
+    monkeypatch.setattr(dask_data, "ADDED_AT_ONCE", 2)
     first, second = rng.integers(0, 30, 900), rng.integers(0, 25, 900)
     x = pd.DataFrame({"a": pd.Series(first).astype(str), "n": rng.random(900), "b": pd.Series(second).astype(str)})
     rows = x.assign(y=(first * second) % 3 > 0)
-    expected = DaskBoostClassifier(n_estimators=4).fit(x, rows["y"])
+    expected = DaskBoostClassifier(n_estimators=4, has_time=has_time).fit(x, rows["y"])
     assert expected.booster_.n_features == 6, "and one of the pair"
     for kind in ("many", "in workers' memory"):
         own = dd.from_pandas(rows, npartitions=7, sort=False) if kind == "many" else PARTITIONS[kind](rows)
-        found = DaskBoostClassifier(n_estimators=4).fit(own.drop(columns="y"), own["y"])
+        found = DaskBoostClassifier(n_estimators=4, has_time=has_time).fit(own.drop(columns="y"), own["y"])
         assert found.booster_ == expected.booster_
         lazy = found.predict_proba(own.drop(columns="y"))
         np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))

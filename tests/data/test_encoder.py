@@ -293,6 +293,25 @@ def test_statistics_stand_beside_codes(frame: pd.DataFrame) -> None:
     np.testing.assert_array_equal(found[:, 2:], expected[:, 3:])
 
 
+@pytest.mark.parametrize(("n_labels", "words"), [(2, "target target target"), (3, "target onehot target")])
+def test_few_levels_become_a_feature_each_where_there_are_several_classes(
+    rng: np.random.Generator, n_labels: int, words: str
+) -> None:
+    """Three or four levels do; of two a number tells all, and what is named is as it is named."""
+    x = pd.DataFrame({name: rng.choice(list("abcde"[:n]), N) for name, n in (("two", 2), ("four", 4), ("five", 5))})
+    y = rng.integers(0, n_labels, N).astype(np.float32)
+    found, encoder = features(make_source(x, y))
+    assert [own.word for own in encoder.encoders if own is not None] == words.split()
+    named = dict(zip(x.columns, words.split(), strict=True))
+    expected, same = features(make_source(x, y), CategoryOptions(encodings=named))
+    assert found.tobytes() == expected.tobytes() and json.dumps(same.to_json()) == json.dumps(encoder.to_json())
+    _, other = features(make_source(x, y), CategoryOptions(encodings="target"))
+    assert [own.word for own in other.encoders if own is not None] == ["target"] * 3
+    few, alone = features(make_source(x[["four"]], y))
+    np.testing.assert_array_equal(few, found[:, 1 : 1 + few.shape[1]])
+    assert alone.has_statistics == (n_labels == 2)
+
+
 def test_each_level_has_a_bin(rng: np.random.Generator) -> None:
     """A level has a bin whatever `max_bin` is, and levels that are pooled or were not seen share one more."""
     x = pd.DataFrame({"a": rng.integers(0, 300, 4000), "b": rng.normal(size=4000)})

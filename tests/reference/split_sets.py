@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from reference import split
@@ -19,6 +19,13 @@ class SetRules:
     """Features of codes, whose last bin is of values that are none."""
     max_onehot: int = 4
     max_threshold: int = 64
+    smooth: float = 0.0
+    l2: float = 0.0
+    least_group: float = 0.0
+
+    def penalised(self, rules: split.Rules, feature_bins: int, more: float) -> split.Rules:
+        """The rules with a larger lambda, where sets of a feature may have several codes."""
+        return rules if feature_bins - 1 < self.max_onehot else replace(rules, reg_lambda=rules.reg_lambda + more)
 
 
 @dataclass(frozen=True)
@@ -34,25 +41,50 @@ def sums_where(rows: split.Rows, which: object) -> tuple[int, int]:
     return int(np.sum(rows.g[which])), int(np.sum(rows.h[which]))
 
 
-def sets(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], feature: int
-         ) -> Iterator[tuple[frozenset[int], bool]]:  # fmt: skip
-    """All sets that are tried for some nodes together, with the default direction, in the order in which ties are
-    decided."""
+Cut = tuple[frozenset[int], bool, int]
+"""A set that goes right, whether missing values go left, and the code that was taken last from an end."""
+
+
+def cuts(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], feature: int) -> Iterator[Cut]:
+    """All sets that are tried for some nodes together, in the order in which ties are decided."""
     n_codes = level[0].n_bins[feature] - 1
     if n_codes < limits.max_onehot:
-        yield from ((frozenset({code}), default_left) for code in range(n_codes) for default_left in (True, False))
+        for code in range(n_codes):
+            yield from ((frozenset({code}), default_left, code) for default_left in (True, False))
         return
 
-    def value(code: int) -> float:
+    def worth(code: int) -> tuple[float, float]:
         own = [sums_where(rows, rows.symbols[:, feature] == code) for rows in level]
         g, h = (sum(each) for each in zip(*own, strict=True))
-        return split.weight(rules, *level[0].worth((g, h)), (-split.INF, split.INF))
+        return level[0].worth((g, h))
 
-    order = sorted(range(n_codes), key=value)  # which is stable
-    for n_taken in range(1, min(limits.max_threshold, n_codes)):
-        yield frozenset(order[:n_taken]), True
-    for n_taken in range(1, min(limits.max_threshold, n_codes)):
-        yield frozenset(order[: n_codes - n_taken]), False
+    ordered = limits.penalised(rules, n_codes + 1, limits.smooth)
+    heavy = [code for code in range(n_codes) if worth(code)[1] >= limits.smooth]
+    order = sorted(heavy, key=lambda code: split.weight(ordered, *worth(code), (-split.INF, split.INF)))
+    most = min(limits.max_threshold, len(order))
+    for n_taken in range(1, most):  # the sort is stable
+        yield frozenset(order[:n_taken]), True, order[n_taken - 1]
+    for n_taken in range(1, most):
+        taken = order[len(order) - n_taken :]
+        yield frozenset(range(n_codes)) - set(taken), False, taken[0]
+
+
+def gains(rules: split.Rules, limits: SetRules, rows: split.Rows, feature: int, given: Sequence[Cut]) -> list[float]:
+    """What a node's children would gain by each set; -inf where the set is not allowed."""
+    found, since, total = [], set[int](), rows.worth(rows.sums)[1]
+    several, scored = rows.n_bins[feature] > limits.max_onehot, limits.penalised(rules, rows.n_bins[feature], limits.l2)
+    for i, (right, default_left, last) in enumerate(given):
+        since = {last} if i == 0 or default_left != given[i - 1][1] else since | {last}
+        left = left_of(rows, feature, right, default_left)
+        taken = rows.worth(sums_where(rows, np.isin(rows.symbols[:, feature], list(since))))[1]
+        others = rows.worth(left)[1] if default_left else total - rows.worth(left)[1]
+        gain = split.children(scored, rows, feature, 0, left, monotone=False)
+        if several and min(taken, others) < limits.least_group:
+            gain = -split.INF
+        elif gain > -split.INF:
+            since = set()
+        found.append(gain)
+    return found
 
 
 def left_of(rows: split.Rows, feature: int, right: frozenset[int], default_left: bool) -> tuple[int, int]:
@@ -73,11 +105,11 @@ def best(rules: split.Rules, limits: SetRules, rows: split.Rows, features: Seque
             other = split.best(rules, rows, [feature])
             found = other if other.gain > found.gain else found
             continue
-        for right, default_left in sets(rules, limits, [rows], feature):
-            left = left_of(rows, feature, right, default_left)
-            gain = split.children(rules, rows, feature, 0, left) - parent
-            if gain > max(found.gain, 0.0):
-                found = SetSplit(gain, feature, BY_SET, default_left, left, right)
+        given = [*cuts(rules, limits, [rows], feature)]
+        for (right, default_left, _), both in zip(given, gains(rules, limits, rows, feature, given), strict=True):
+            if both - parent > max(found.gain, 0.0):
+                left = left_of(rows, feature, right, default_left)
+                found = SetSplit(both - parent, feature, BY_SET, default_left, left, right)
     return found
 
 
@@ -90,10 +122,11 @@ def best_of_level(rules: split.Rules, limits: SetRules, level: Sequence[split.Ro
             other = split.best_of_level(rules, level, [feature])
             found = other if other.gain > found.gain else found
             continue
-        for right, default_left in sets(rules, limits, level, feature):
+        given = [*cuts(rules, limits, level, feature)]
+        of_nodes = [gains(rules, limits, rows, feature, given) for rows in level]
+        for (right, default_left, _), *of_set in zip(given, *of_nodes, strict=True):
             gain = 0.0
-            for rows in level:
-                both = split.children(rules, rows, feature, 0, left_of(rows, feature, right, default_left))
+            for rows, both in zip(level, of_set, strict=True):
                 if both > -split.INF:
                     gain += both - split.loss_reduction(rules, *rows.worth(rows.sums), rows.bounds)
             if gain > max(found.gain, 0.0):

@@ -60,7 +60,10 @@ def cases(draw: st.DrawFn, missing: bool = True) -> Case:
         draw(st.sampled_from([0.0, 1.0, 3.5])), alpha=draw(st.sampled_from([0.0, 0.4])),
         step=draw(st.sampled_from([0.0, 0.3])), least_h=draw(st.sampled_from([0.0, 0.5, 3.0])),
     )  # fmt: skip
-    limits = split_sets.SetRules(frozenset({0}), draw(st.integers(1, 50)), draw(st.integers(1, 50)))
+    limits = split_sets.SetRules(
+        frozenset({0}), draw(st.integers(1, 50)), draw(st.integers(1, 50)), draw(st.sampled_from([0.0, 0.0, 1.0, 6.0])),
+        draw(st.sampled_from([0.0, 0.0, 2.5])), draw(st.sampled_from([0.0, 0.0, 1.0, 6.0])),
+    )  # fmt: skip
     return Case(split.Rows(symbols, g, h, n_bins, UNITS), rules, limits)
 
 
@@ -77,7 +80,10 @@ def search(case: Case, form: str, max_onehot: int | None = None, level: Sequence
     """The candidates that kernels find for the case's rows, or for nodes of a level that share a split."""
     of_nodes = level or [case.rows]
     n_codes, limits = case.rows.n_bins[0] - 1, case.limits
-    sets = SetSearch(np.array([True, False]), n_codes, max_onehot or limits.max_onehot, limits.max_threshold)
+    sets = SetSearch(
+        np.array([True, False]), n_codes, max_onehot or limits.max_onehot, limits.max_threshold, limits.smooth,
+        limits.l2, limits.least_group,
+    )
     monotone, given_rules = np.zeros(2, np.int32), case.rules
     rules = SplitRules(
         given_rules.reg_lambda, given_rules.alpha, given_rules.step, given_rules.least_h, monotone, bool(level), sets
@@ -223,7 +229,10 @@ def naive_trees(params: TrainParams, data: QuantizedDataset, x: pd.DataFrame, y:
     objective = make_objective(params.objective, {**dataclasses.asdict(params), "num_class": params.num_class or None})
     symbols = quantize.symbols(DenseRows(codes_of(data, x)), data.cuts)
     codes = frozenset(np.flatnonzero(data.schema.is_code).tolist())
-    limits = split_sets.SetRules(codes, params.max_cat_to_onehot, params.max_cat_threshold)
+    limits = split_sets.SetRules(
+        codes, params.max_cat_to_onehot, params.max_cat_threshold, params.cat_smooth, params.cat_l2,
+        params.min_data_per_group,
+    )
     return reference.train(reference.Problem(params, objective, data.cuts, symbols, y, limits=limits), n_rounds)
 
 
@@ -233,6 +242,7 @@ def naive_trees(params: TrainParams, data: QuantizedDataset, x: pd.DataFrame, y:
     {"max_depth": 3, "grow_policy": "symmetric"},
     {"max_depth": 3, "grow_policy": "symmetric", "objective": "reg:absoluteerror", "max_cat_to_onehot": 20},
     {"max_depth": 3, "max_cat_to_onehot": 20, "max_cat_threshold": 9, "subsample": 0.7},
+    {"max_depth": 3, "cat_smooth": 3.0, "cat_l2": 4.0, "min_data_per_group": 9.0},
 ])  # fmt: skip
 def test_trees_are_the_naive_ones(chosen: dict[str, Any]) -> None:
     """Also those that grow with the host: adaptive leaves."""
@@ -259,6 +269,7 @@ FITS: dict[str, dict[str, Any]] = {
     "best first": {"grow_policy": "lossguide", "max_leaves": 20, "subsample": 0.6},
     "symmetric": {"grow_policy": "symmetric", "max_depth": 4},
     "with the host": {"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.7], "max_depth": 4},
+    "limits of sets": {"cat_smooth": 4.0, "cat_l2": 3.0, "min_data_per_group": 20.0, "max_depth": 4},
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 4},
     "constraints": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]]},
 }

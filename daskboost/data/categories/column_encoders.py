@@ -6,10 +6,10 @@ A class for each word of `encodings`, and one place, `ENCODERS`, that knows them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -17,38 +17,10 @@ from daskboost.data.categories.levels import UNKNOWN, Levels
 from daskboost.data.categories.read_column import MISSING
 from daskboost.data.categories.statistics import StatisticTable, Target
 from daskboost.data.input.row_batch import CATEGORY_CODE
-from daskboost.dtypes import Float32, Int32, UInt8
-
-if TYPE_CHECKING:
-    from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
-    from daskboost.devices.cpu.statistics import Statistics
+from daskboost.dtypes import Float32, Int32
 
 TARGET, ONEHOT, NATIVE = "target", "onehot", "native"
 """Words of encodings."""
-
-
-@dataclass(frozen=True)
-class RowStatistics:
-    """How rows of a block get target statistics: rows that are trained on from other folds, others from all rows."""
-
-    statistics: Statistics
-    counts: CategoryCounts | None
-    folds: UInt8 | None
-
-    def of(self, place: int, table: StatisticTable, codes: Int32) -> Float32:
-        """Return the statistics of rows in one column; float32, shape (rows, statistics).
-
-        `place` : that of the column among those that have tables.
-        """
-        if self.counts is None or self.folds is None:
-            return table.values(codes, self.statistics)
-        return self.counts.columns.values(place, codes, self.folds, self.statistics)
-
-    def of_pair(self, own: PairEncoder, codes: Mapping[int, Int32]) -> Float32:
-        """Return the statistics of rows in a pair of columns, by the codes of each column; shape as of `of`."""
-        if self.counts is None or self.folds is None:
-            return own.values(codes, self.statistics)
-        return self.counts.of_pair(own.pair).values(codes, self.folds, self.statistics)
 
 
 StatisticsOf: TypeAlias = Callable[[StatisticTable, Int32], Float32]

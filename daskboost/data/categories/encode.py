@@ -26,8 +26,8 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
-from daskboost.data.categories.encoder import Encoder, category_columns, codes_of
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
+from daskboost.data.categories.encoder import Encoder, category_columns, codes_of, labels_of
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, FoldCounts, folds_of
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
@@ -43,12 +43,11 @@ from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.read import ReadSpec
-from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema, host_column
+from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.data.input.schema import listed
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.cpu.threads import on_threads
-from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.foreign_words import hint_of
 from daskboost.params import shown
@@ -67,7 +66,10 @@ MOST_ONEHOT = 256
 """Levels of a column of which each may be a feature. More of them make histograms of mostly empty features, where one
 feature of codes is split by the same sets of one level, and by others."""
 AUTO = "auto"
-"""Word of encodings for the default: target statistics."""
+"""Word of encodings for the default, see `settled`."""
+AUTO_ONEHOT = 4
+"""Levels that a column has at most to become a feature of each of them by default, where a level has several
+statistics; `docs/categories.md` has what was measured."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ class CategoryOptions:
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
+    has_time: bool = False
+    """Whether statistics of training rows are of the rows before each, and not of those in other folds."""
+
+    @property
+    def n_folds(self) -> int:
+        """Return the folds in which rows are counted; in the order of time one, of all rows."""
+        return 1 if self.has_time else N_FOLDS
 
 
 def check_encodings(value: object) -> None:
@@ -96,13 +105,13 @@ def check_encodings(value: object) -> None:
 
 
 def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
-    """Return the word of the encoding of each categorical column.
+    """Return the word of the encoding of each categorical column; `settled` says what "auto" is.
 
     Parameters
     ----------
     value : str or mapping
-        "target", "onehot", "native" or "auto", which is "target", for all categorical columns; or such words by the
-        names or positions of columns, of which others are "auto".
+        "target", "onehot", "native" or "auto" for all categorical columns; or such words by the names or positions of
+        columns, of which others are "auto".
     schema : FeatureSchema
         The columns.
 
@@ -116,7 +125,19 @@ def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         for column, word in value.items():
             words[_categorical_column(column, schema)] = word
-    return tuple(TARGET if words[at] == AUTO else words[at] for at in schema.categorical)
+    return tuple(words[at] for at in schema.categorical)
+
+
+def settled(word: str, n_levels: int, n_statistics: int) -> str:
+    """Return what a column of so many levels, each with so many statistics, becomes by a word of `encodings_of`.
+
+    By default these are target statistics. But of a column of few levels there are more statistics than levels where
+    there are several classes, all of which together tell what a feature of each level does: then it has these. Of two
+    levels one feature tells all in either case.
+    """
+    if word != AUTO:
+        return word
+    return ONEHOT if n_statistics > 1 and 2 < n_levels <= AUTO_ONEHOT else TARGET
 
 
 def _categorical_column(column: object, schema: FeatureSchema) -> int:
@@ -167,7 +188,7 @@ class LevelReader:
         with naming(where):
             columns = category_columns(spec, block)
             levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
-            labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
+            labels = count_labels(*labels_of(block, given, spec)) if self.counts_labels else None
             return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
 
 
@@ -187,27 +208,22 @@ class FoldReader:
         block = host_block(x)
         with naming(where):
             codes = codes_of(self.levels, self.spec, block)
-            levels = self.target.levels(*_labels(block, given, self.spec))
+            levels = self.target.levels(*labels_of(block, given, self.spec))
         n_codes = [own.n_levels for own in self.levels if own is not None]
         counted = [found for found in codes if found is not None]
         seed, first_row = self.options.seed, given[FIRST_ROW]
-        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads)
+        n_folds = self.options.n_folds
+        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads, n_folds)
         if not self.pairs:
             return CategoryCounts(counts, ())
         each = zip(self.spec.schema.columns.categorical, codes, strict=True)
         of_columns = {at: found for at, found in each if found is not None}
-        folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps
-        pairs = on_threads(
-            lambda pair: PairCounts.of(pair, of_columns, most, folds, levels, steps), self.pairs, self.spec.threads
-        )
-        return CategoryCounts(counts, tuple(pairs))
+        folds, most = folds_of(seed, first_row, len(levels), n_folds), self.options.most_levels
 
+        def of_pair(pair: Pair) -> PairCounts:
+            return PairCounts.of(pair, of_columns, most, folds, levels, self.target.steps, n_folds)
 
-def _labels(x: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
-    """Return the labels and weights of a partition's rows."""
-    columns = spec.columns_of(n_rows_of(x), x, given)
-    assert columns.label is not None
-    return host_column(columns.label), None if columns.weight is None else host_column(columns.weight)
+        return CategoryCounts(counts, tuple(on_threads(of_pair, self.pairs, self.spec.threads)))
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
@@ -228,16 +244,20 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     if not words:
         return source
     names = [schema.label(at) for at in schema.categorical]
-    if TARGET in words and not source.has("label"):
+    of_labels = [name for name, word in zip(names, words, strict=True) if word in (AUTO, TARGET)]
+    if of_labels and not source.has("label"):
         raise DataError(
-            f"X has categorical columns, such as {names[words.index(TARGET)]!r}, whose statistics need labels: pass y, "
+            f"X has categorical columns, such as {of_labels[0]!r}, whose statistics need labels: pass y, "
             "or reference= of the data set that a model is trained on, or encodings='native'"
         )
     spec = replace(source.spec, threads=runner.threads)
-    found = runner.total(source, LevelReader(spec, TARGET in words))
-    most = {TARGET: options.most_levels, ONEHOT: options.most_levels, NATIVE: min(options.most_levels, MOST_CODES)}
+    found = runner.total(source, LevelReader(spec, bool(of_labels)))
+    most = dict.fromkeys((AUTO, *ENCODERS), options.most_levels) | {NATIVE: min(options.most_levels, MOST_CODES)}
     levels = tuple(Levels.kept(own, most[word]) for own, word in zip(found.levels, words, strict=True))
     _say_pooled(names, levels)
+    none = Target(np.empty(0, np.float32), ())
+    target = none if found.labels is None else Target.of(found.labels, source.spec.classes is not None)
+    words = tuple(settled(word, own.n_levels, target.n_statistics) for word, own in zip(words, levels, strict=True))
     for name, own, word in zip(names, levels, words, strict=True):
         if word == ONEHOT and own.n_levels > MOST_ONEHOT:
             raise DataError(
@@ -246,9 +266,8 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             )
     plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
     encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
-    if found.labels is None:
-        return source.with_schema(_encoder(schema, Target(np.empty(0, np.float32), ()), (), encoders).schema)
-    target = Target.of(found.labels, source.spec.classes is not None)
+    if TARGET not in words:
+        return source.with_schema(_encoder(schema, none, (), encoders).schema)
     first_rows = cuts_of(found.sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
     counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
@@ -256,23 +275,29 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     n_levels = {at: own.n_levels for at, own in each if own is not None}
     pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
     reader = FoldReader(spec, counted, pairs, target, options)
-    counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+    counts: Sequence[object]
+    if options.has_time:
+        counts, summary = runner.kept_earlier(numbered, reader, attrgetter("summary"))
+    else:
+        total, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+        counts = [total] * len(first_rows)
     tables = iter(summary.columns.tables)
     encoders = [
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
     ]
-    trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
-    return trained.with_schema(_encoder(schema, target, summary.columns.priors, encoders, summary.pairs).schema)
+    trained = numbered.with_made(FOLD_COUNTS, counts, found.sizes)
+    made = _encoder(schema, target, summary.columns.priors, encoders, summary.pairs, options.has_time)
+    return trained.with_schema(made.schema)
 
 
 def _encoder(
     columns: FeatureSchema, target: Target, priors: tuple[float, ...], encoders: Sequence[ColumnEncoder | None],
-    pairs: tuple[PairEncoder, ...] = (),
+    pairs: tuple[PairEncoder, ...] = (), has_time: bool = False,
 ) -> Encoder:  # fmt: skip
     """Return the encoder of columns, of which the categorical ones have these, and of pairs of them."""
     each = iter(encoders)
     of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in columns.kinds)
-    return Encoder(columns, target, priors, of_columns, pairs)
+    return Encoder(columns, target, priors, of_columns, pairs, has_time)
 
 
 def _say_pooled(names: Sequence[str], levels: Sequence[Levels]) -> None:

@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatistics, encoder_from_json
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
+from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_from_json
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
-from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
+from daskboost.data.categories.pairs import PairEncoder
+from daskboost.data.categories.row_statistics import (
+    ByTile,
+    Codes,
+    OfAllRows,
+    RowStatistics,
+    TrainedRows,
+    TrainingCounts,
+)
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_column
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
@@ -53,6 +61,8 @@ class Encoder:
         The encoder of each column; None of those that are features as they are.
     pairs : tuple of PairEncoder
         Of the pairs of columns that are features too.
+    has_time : bool, default False
+        Whether statistics of the rows that it was made for are of the rows before each.
     """
 
     columns: FeatureSchema
@@ -60,6 +70,7 @@ class Encoder:
     priors: tuple[float, ...]
     encoders: tuple[ColumnEncoder | None, ...]
     pairs: tuple[PairEncoder, ...] = ()
+    has_time: bool = False
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -79,6 +90,11 @@ class Encoder:
             self.edges[column]: encoder.levels.n_levels for column, encoder in enumerate(self.encoders)
             if encoder is not None and encoder.has_codes
         }  # fmt: skip
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether features are made of what the rows of levels have counted."""
+        return any(own is not None and own.table is not None for own in self.encoders)
 
     def has_codes_of(self, other: Encoder) -> bool:
         """Whether codes are of the same categories in the features of both."""
@@ -127,7 +143,7 @@ class Encoder:
             Which columns of the block are the raw ones, and what stands for missing numbers.
         given : mapping
             Of rows that are trained on, whose own labels must not show, the id of the first under `FIRST_ROW`, and
-            `CategoryCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
+            `TrainingCounts` under `FOLD_COUNTS`: statistics are then of rows in other folds, or of those before. By
             default they are those of all rows that the model was trained on.
 
         Returns
@@ -140,46 +156,54 @@ class Encoder:
         DataTypeError, DataError
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
-        from daskboost.devices.cpu.threads import by_ranges, on_threads
+        from daskboost.devices.cpu.threads import by_ranges
 
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
-        columns = [codes for codes in codes_of(levels, spec, rows) if codes is not None]
-        counts: CategoryCounts | None = given.get(FOLD_COUNTS)
-        if counts is not None:  # found once, on a thread each, before all threads ask for them
-            on_threads(lambda own: own.cells, [counts.of_pair(own.pair) for own in self.pairs], spec.threads)
+        each = zip(self.columns.categorical, codes_of(levels, spec, rows), strict=True)
+        columns = {at: codes for at, codes in each if codes is not None}
+        statistics_of = self._statistics(columns, rows, spec, given)
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
                 tile = slice(begin, min(begin + TILE_ROWS, stop))
-                codes = [column[tile] for column in columns]
-                folds = None
-                if counts is not None:
-                    folds = folds_of(counts.columns.seed, given[FIRST_ROW] + begin, tile.stop - begin)
+                codes = {at: column[tile] for at, column in columns.items()}
                 if numbers is not None:
                     found[tile, places] = numbers[tile]
-                self._fill_codes(codes, counts, folds, found[tile])
+                self._fill_codes(codes, statistics_of(tile), found[tile])
 
         by_ranges(fill, len(found), spec.threads)
         return found
 
-    def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
-                    ) -> None:  # fmt: skip
-        """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
-        statistics = RowStatistics(self.target.statistics(self.priors), counts, folds)
-        encoders = [(at, own) for at, own in enumerate(self.encoders) if own is not None]
-        codes_of_columns = dict(zip((at for at, _ in encoders), columns, strict=True))
+    def _statistics(self, codes: Codes, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> ByTile:
+        """Return how the rows of a block, which have these codes, get statistics; parameters as of `derive`."""
+        statistics = self.target.statistics(self.priors)
+        counts: TrainingCounts | None = given.get(FOLD_COUNTS)
+        if counts is None:
+            return lambda tile: OfAllRows(statistics)
+        tabled = tuple(at for at, own in enumerate(self.encoders) if own is not None and own.table is not None)
+
+        def levels() -> UInt8:
+            return self.target.levels(*labels_of(block, given, spec))
+
+        return counts.by_tile(
+            TrainedRows(codes, tabled, self.pairs, given[FIRST_ROW], levels, spec.threads), statistics
+        )
+
+    def _fill_codes(self, codes: Codes, statistics: RowStatistics, out: Float32) -> None:
+        """Set the features of categorical columns by their codes."""
         place = 0
-        for at, encoder in encoders:
-            own = out[:, self.edges[at] : self.edges[at + 1]]
-            encoder.fill(codes_of_columns[at], partial(statistics.of, place), own)
-            place += encoder.table is not None
+        for at, encoder in enumerate(self.encoders):
+            if encoder is not None:
+                own = out[:, self.edges[at] : self.edges[at + 1]]
+                encoder.fill(codes[at], partial(statistics.of, place), own)
+                place += encoder.table is not None
         for place, pair in enumerate(self.pairs):
             first = self.edges[-1] + place * len(self.priors)
-            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes_of_columns)
+            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes)
 
     def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
         """Return the columns that are features as they are; None where there are none."""
@@ -194,13 +218,16 @@ class Encoder:
         return features.values
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" and
+        "has_time" only where there are some."""
         made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
+        more = ({"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}) | (
+            {"has_time": True} if self.has_time else {}
+        )
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors, "columns": made, **pairs,
+            "priors": self.priors, "columns": made, **more,
         }  # fmt: skip
 
     @classmethod
@@ -229,7 +256,7 @@ class Encoder:
             raise ValueError("tables, priors and target are of different numbers of statistics")
         if any(table.n_codes != own.levels.n_levels for own, table in counted):
             raise ValueError("a table is not of as many levels as its column")
-        return cls(columns, target, priors, tuple(encoders), pairs)
+        return cls(columns, target, priors, tuple(encoders), pairs, bool(values.get("has_time", False)))
 
 
 def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
@@ -259,3 +286,10 @@ def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
         (columns.label(at), block[:, places[at]] if is_matrix else column_of(block, places[at]))
         for at in columns.categorical
     ]
+
+
+def labels_of(block: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
+    """Return the labels and weights of a partition's rows."""
+    columns = spec.columns_of(n_rows_of(block), block, given)
+    assert columns.label is not None
+    return host_column(columns.label), None if columns.weight is None else host_column(columns.weight)

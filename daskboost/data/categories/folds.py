@@ -32,10 +32,10 @@ N_FOLDS = 10
 """Folds of the rows: with more, tables grow; with fewer, statistics are of fewer rows."""
 
 
-def folds_of(seed: int, first_row: int, n_rows: int) -> UInt8:
+def folds_of(seed: int, first_row: int, n_rows: int, n_folds: int = N_FOLDS) -> UInt8:
     """Return the fold of each row of a partition, whose rows have ids from `first_row` on; uint8, shape (rows,)."""
     bits = draws(key(seed, Purpose.STATISTIC_FOLDS), np.arange(first_row, first_row + n_rows, dtype=np.uint64))
-    return ((bits >> np.uint64(32)) * np.uint64(N_FOLDS) >> np.uint64(32)).astype(np.uint8)
+    return ((bits >> np.uint64(32)) * np.uint64(n_folds) >> np.uint64(32)).astype(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,57 +49,61 @@ class FoldTable:
     ----------
     n_codes : int
     cells : int64 array, shape (counts,), or None for all
-        Which counts there are, increasing; `code * N_FOLDS + fold`, with `n_codes` for missing values.
+        Which counts there are, increasing; `code * n_folds + fold`, with `n_codes` for missing values.
     counts : int64 array, shape (counts, 1 + m)
-        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * N_FOLDS, 1 + m).
+        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * n_folds, 1 + m).
+    n_folds : int
     """
 
     n_codes: int
     cells: Int64 | None
     counts: Int64
+    n_folds: int = N_FOLDS
 
     @classmethod
-    def of(cls, codes: Int32 | Int64, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8) -> FoldTable:
+    def of(cls, codes: Int32 | Int64, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8, n_folds: int = N_FOLDS
+           ) -> FoldTable:  # fmt: skip
         """Count the rows of one partition; parameters as of :func:`~daskboost.devices.cpu.statistics.count_folds`."""
         from daskboost.devices.cpu.statistics import count_folds
 
-        if _is_full(len(codes), n_codes):
-            table = np.zeros((n_codes + 1, N_FOLDS, 1 + steps.shape[1]), np.int64)
+        if _is_full(len(codes), n_codes, n_folds):
+            table = np.zeros((n_codes + 1, n_folds, 1 + steps.shape[1]), np.int64)
             count_folds(codes.astype(np.int32, copy=False), folds, levels, steps, table)
-            return cls(n_codes, None, table.reshape(-1, table.shape[2]))
+            return cls(n_codes, None, table.reshape(-1, table.shape[2]), n_folds)
         own = np.flatnonzero(codes >= -1)
-        places = np.where(codes[own] < 0, n_codes, codes[own]).astype(np.int64) * N_FOLDS + folds[own]
+        places = np.where(codes[own] < 0, n_codes, codes[own]).astype(np.int64) * n_folds + folds[own]
         cells, found = np.unique(places, return_inverse=True)
         table = np.zeros((len(cells) + 1, 1, 1 + steps.shape[1]), np.int64)
         count_folds(found.astype(np.int32), np.zeros(len(own), np.uint8), levels[own], steps, table)
-        return cls(n_codes, cells, table[:-1, 0])
+        return cls(n_codes, cells, table[:-1, 0], n_folds)
 
     def __add__(self, other: FoldTable) -> FoldTable:
-        if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), self.n_codes):
+        n_codes, n_folds = self.n_codes, self.n_folds
+        if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), n_codes, n_folds):
             counts = self._filled()
             counts[slice(None) if other.cells is None else other.cells] += other.counts
-            return FoldTable(self.n_codes, None, counts)
+            return FoldTable(n_codes, None, counts, n_folds)
         cells, found = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
         counts = np.zeros((len(cells), self.counts.shape[1]), np.int64)
         counts[found[: len(self.cells)]] = self.counts
         counts[found[len(self.cells) :]] += other.counts
-        return FoldTable(self.n_codes, cells, counts)
+        return FoldTable(n_codes, cells, counts, n_folds)
 
     def _filled(self) -> Int64:
-        """Return a copy of the counts with those that are zero; int64, shape ((n_codes + 1) * N_FOLDS, 1 + m)."""
-        counts = np.zeros(((self.n_codes + 1) * N_FOLDS, self.counts.shape[1]), np.int64)
+        """Return a copy of the counts with those that are zero; int64, shape ((n_codes + 1) * n_folds, 1 + m)."""
+        counts = np.zeros(((self.n_codes + 1) * self.n_folds, self.counts.shape[1]), np.int64)
         counts[slice(None) if self.cells is None else self.cells] = self.counts
         return counts
 
-    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Int64]]:
+    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Int64, int]]:
         """Leave out what follows from the counts, which would be sent along with them."""
-        return _received, (self.n_codes, self.cells, self.counts)
+        return _received, (self.n_codes, self.cells, self.counts, self.n_folds)
 
     @cached_property
     def by_fold(self) -> Int64:
-        """The counts of each fold; int64, shape (n_codes + 1, N_FOLDS, 1 + m)."""
+        """The counts of each fold; int64, shape (n_codes + 1, n_folds, 1 + m)."""
         counts = self.counts if self.cells is None else self._filled()
-        return counts.reshape(self.n_codes + 1, N_FOLDS, -1)
+        return counts.reshape(self.n_codes + 1, self.n_folds, -1)
 
     @cached_property
     def total(self) -> StatisticTable:
@@ -107,18 +111,18 @@ class FoldTable:
         return StatisticTable(self.by_fold.sum(axis=1))
 
 
-def _received(n_codes: int, cells: Int64 | None, counts: Int64) -> FoldTable:
-    return FoldTable(n_codes, cells, for_kernels(counts))
+def _received(n_codes: int, cells: Int64 | None, counts: Int64, n_folds: int) -> FoldTable:
+    return FoldTable(n_codes, cells, for_kernels(counts), n_folds)
 
 
 def most_counts(n_rows: int, n_codes: int) -> int:
     """Return how many counts a table of so many rows has at most."""
-    return (n_codes + 1) * N_FOLDS if _is_full(n_rows, n_codes) else n_rows
+    return (n_codes + 1) * N_FOLDS if _is_full(n_rows, n_codes, N_FOLDS) else n_rows
 
 
-def _is_full(n_counts: int, n_codes: int) -> bool:
+def _is_full(n_counts: int, n_codes: int, n_folds: int) -> bool:
     """Whether a table of at most so many counts takes about as much memory as one of all."""
-    return 4 * n_counts >= (n_codes + 1) * N_FOLDS
+    return 4 * n_counts >= (n_codes + 1) * n_folds
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +154,11 @@ class FoldCounts:
     rows: Int64
     seed: int
     """By which rows are in folds, see `folds_of`."""
+    n_folds: int = N_FOLDS
 
     @classmethod
     def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], seed: int, first_row: int, levels: UInt8,
-           target: Target, threads: int = 1) -> FoldCounts:  # fmt: skip
+           target: Target, threads: int = 1, n_folds: int = N_FOLDS) -> FoldCounts:  # fmt: skip
         """Count the rows of one partition, so many columns at the same time.
 
         Parameters
@@ -162,22 +167,22 @@ class FoldCounts:
             Of each column, as `Levels.codes` gives them.
         n_codes : sequence of int
             How many codes each column has.
-        seed, first_row : int
+        seed, first_row, n_folds : int
             See `folds_of`.
         levels : uint8 array, shape (rows,)
             Of the target, see `Target.levels`.
         """
         from daskboost.devices.cpu.threads import on_threads
 
-        steps, folds = target.steps, folds_of(seed, first_row, len(levels))
+        steps, folds = target.steps, folds_of(seed, first_row, len(levels), n_folds)
         columns = list(zip(codes, n_codes, strict=True))
-        tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps), columns, threads)
+        tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps, n_folds), columns, threads)
         counts = np.bincount(levels, minlength=len(steps))[: len(steps)]
-        return cls(tuple(tables), np.append(counts.sum(), counts @ steps.astype(np.int64)), seed)
+        return cls(tuple(tables), np.append(counts.sum(), counts @ steps.astype(np.int64)), seed, n_folds)
 
     def __add__(self, other: FoldCounts) -> FoldCounts:
         tables = tuple(a + b for a, b in zip(self.tables, other.tables, strict=True))
-        return FoldCounts(tables, self.rows + other.rows, self.seed)
+        return FoldCounts(tables, self.rows + other.rows, self.seed, self.n_folds)
 
     @property
     def totals(self) -> tuple[StatisticTable, ...]:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.folds import N_FOLDS, CountSummary, FoldCounts, FoldTable, most_counts
+from daskboost.data.categories.folds import N_FOLDS, CountSummary, FoldCounts, FoldTable, folds_of, most_counts
 from daskboost.data.categories.levels import UNKNOWN
+from daskboost.data.categories.row_statistics import ByTile, Codes, TrainedRows
 from daskboost.data.categories.statistics import StatisticTable
 from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.errors import ParameterError
@@ -30,9 +31,6 @@ from daskboost.params import shown
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.statistics import Statistics
-
-Codes = Mapping[int, Int32]
-"""The codes of some rows in each categorical column, by its number; see `Levels.codes`."""
 
 MOST_COMPLEXITY = 2
 """Columns that a combination has at most."""
@@ -127,9 +125,10 @@ class PairCounts:
     """Levels that are kept: the most frequent ones, of those with as many rows the ones of lesser keys."""
 
     @classmethod
-    def of(cls, pair: Pair, codes: Codes, most_levels: int, folds: UInt8, levels: UInt8, steps: UInt8) -> PairCounts:
+    def of(cls, pair: Pair, codes: Codes, most_levels: int, folds: UInt8, levels: UInt8, steps: UInt8,
+           n_folds: int = N_FOLDS) -> PairCounts:  # fmt: skip
         """Count the rows of one partition; further parameters as of `FoldTable.of`."""
-        return cls(pair, FoldTable.of(pair.keys(codes), pair.n_keys, folds, levels, steps), most_levels)
+        return cls(pair, FoldTable.of(pair.keys(codes), pair.n_keys, folds, levels, steps, n_folds), most_levels)
 
     def __add__(self, other: PairCounts) -> PairCounts:
         return PairCounts(self.pair, self.by_key + other.by_key, self.most_levels)
@@ -151,7 +150,7 @@ class PairCounts:
     def _levels(self) -> tuple[Int64, Int64]:
         """The keys of all levels, and what these count."""
         cells, counts = self._present
-        keys, first = np.unique(cells // N_FOLDS, return_index=True)
+        keys, first = np.unique(cells // self.by_key.n_folds, return_index=True)
         return keys, np.add.reduceat(counts, first) if len(first) else counts
 
     @cached_property
@@ -169,10 +168,10 @@ class PairCounts:
         """Where the cells of each level that is kept begin; their folds, and what they count."""
         (cells, counts), known = self._present, self.encoder.keys
         if len(known) < len(self._levels[0]):
-            own = np.isin(cells // N_FOLDS, known)
+            own = np.isin(cells // self.by_key.n_folds, known)
             cells, counts = cells[own], counts[own]
-        starts = np.searchsorted(cells, np.append(known, self.pair.n_keys) * N_FOLDS)
-        return starts, (cells % N_FOLDS).astype(np.uint8), counts
+        starts = np.searchsorted(cells, np.append(known, self.pair.n_keys) * self.by_key.n_folds)
+        return starts, (cells % self.by_key.n_folds).astype(np.uint8), counts
 
     @property
     def is_new(self) -> bool:
@@ -289,3 +288,34 @@ class CategoryCounts:
     def of_pair(self, pair: Pair) -> PairCounts:
         """Return what a pair has counted."""
         return next(own for own in self.pairs if own.pair == pair)
+
+    def by_tile(self, rows: TrainedRows, statistics: Statistics) -> ByTile:
+        """See `TrainingCounts`."""
+        from daskboost.devices.cpu.threads import on_threads
+
+        # Made once, on a thread each, before all threads ask for them.
+        on_threads(lambda own: own.cells, [self.of_pair(own.pair) for own in rows.pairs], rows.threads)
+
+        def of(tile: slice) -> OfOtherFolds:
+            columns = self.columns
+            folds = folds_of(columns.seed, rows.first_row + tile.start, tile.stop - tile.start, columns.n_folds)
+            return OfOtherFolds(self, folds, statistics)
+
+        return of
+
+
+@dataclass(frozen=True, eq=False)
+class OfOtherFolds:
+    """Statistics of the rows in other folds, of some rows that are trained on."""
+
+    counts: CategoryCounts
+    folds: UInt8
+    statistics: Statistics
+
+    def of(self, place: int, table: StatisticTable, codes: Int32) -> Float32:
+        """See `RowStatistics.of`."""
+        return self.counts.columns.values(place, codes, self.folds, self.statistics)
+
+    def of_pair(self, own: PairEncoder, codes: Codes) -> Float32:
+        """See `RowStatistics.of_pair`."""
+        return self.counts.of_pair(own.pair).values(codes, self.folds, self.statistics)

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.categories.encode import CategoryOptions
+from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement
@@ -79,6 +80,12 @@ class Runner(Protocol):
     def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
         """What stands for such a sum among the blocks of partitions, as it may stay where these lie; and its
         summary."""
+        ...
+
+    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                     ) -> tuple[Sequence[object], R]:  # fmt: skip
+        """What stands for the `EarlierCounts` of each partition, as these may stay where partitions lie; and the
+        summary of what all count together."""
         ...
 
 

@@ -51,6 +51,7 @@ from daskboost.devices.cpu.split import (
     subtract,
 )
 from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
+from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.devices.cpu.team import (
     LINE,
     arrive,
@@ -1318,24 +1319,25 @@ def _search_level(state: Growing, thread: int) -> None:
             if usable[f] == 0:
                 continue
             n, any_missing = slots.n_bins[f], False
+            order = CodeOrder(room.order, 0, 0)
             if is_code(regular.sets, f):
-                _order_level(state, f, room, sums)
+                order = _order_level(state, f, room, sums)
             sums[0, :n] = 0.0
             sums[1, :n] = 0.0
             for i in range(step.counts[OPENED]):
                 node = step.opened[i]
                 totals, place = _totals(state, node), nodes.place[node]
                 if nodes.in_words[node]:
-                    missing = add_to_level(pool.words[place, offsets[f] :], n, totals, regular, f, room, sums)
+                    missing = add_to_level(pool.words[place, offsets[f] :], n, totals, regular, f, order, room, sums)
                 else:
-                    missing = add_to_level(pool.pairs[place, offsets[f] :], n, totals, regular, f, room, sums)
+                    missing = add_to_level(pool.pairs[place, offsets[f] :], n, totals, regular, f, order, room, sums)
                 any_missing = any_missing or missing
-            best = best_in_level(sums, n, any_missing, regular, room.order, f, best, step.results, part)
+            best = best_in_level(sums, n, any_missing, regular, order, f, best, step.results, part)
 
 
 @uncounted()
-def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) -> None:
-    """Order a feature's codes by the rows of all nodes of a level; `sums` is memory, shape (2, bins)."""
+def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) -> CodeOrder:
+    """Return the order of a feature's codes by the rows of all nodes of a level; `sums` is memory, shape (2, bins)."""
     nodes, pool, step, numbers = state.nodes, state.pool, state.step, state.tree.numbers
     begin, n = state.chunks.bins.offsets[feature], state.chunks.n_bins[feature]
     sums[0, :n] = 0.0
@@ -1348,7 +1350,7 @@ def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) ->
         else:
             add_codes(pool.pairs[place, begin:], n, totals, room, sums)
     units = (numbers[UNIT_G], numbers[UNIT_H])
-    order_codes(sums, n - 1, units, state.rules.regular, room.gains[0], room.order)
+    return order_codes(sums, n - 1, units, state.rules.regular, room.gains[0], room.order)
 
 
 @part

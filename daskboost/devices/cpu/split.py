@@ -14,7 +14,14 @@ import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
-from daskboost.devices.cpu.split_sets import SetRules, best_of_sets, sets_of_side, sort_places, write_set
+from daskboost.devices.cpu.split_sets import (
+    CodeOrder,
+    SetRules,
+    best_of_sets,
+    sets_of_side,
+    sort_places,
+    write_set,
+)
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt32
 
@@ -382,6 +389,15 @@ def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> fl
     return leaf_gain(lg, lh, regular, node.low, node.high) + leaf_gain(rg, rh, regular, node.low, node.high)
 
 
+@njit(inline="always")
+def _with_lambda(regular: Regular, more: float) -> Regular:
+    """Return the same penalties and limits with a larger lambda."""
+    return Regular(
+        regular.reg_lambda + more, regular.alpha, regular.max_step, regular.least_h, regular.plain, regular.monotone,
+        regular.sets,
+    )
+
+
 @njit(nogil=True)
 def bin_sums(histogram: Int64, n_bins: int, node: NodeTotals, sums: Float64) -> tuple[float, float]:
     """Write the sums of g and h of each bin of a feature, as exact floats, and return those of missing values;
@@ -396,49 +412,61 @@ def bin_sums(histogram: Int64, n_bins: int, node: NodeTotals, sums: Float64) -> 
 
 @njit(nogil=True)
 def order_codes(
-    sums: Float64, n_codes: int, units: tuple[float, float], regular: Regular, values: Float64, order: Float64
-) -> None:
-    """Write the order of codes that sets are cut from: that of the leaf values which codes would have alone, or, where
-    sets have one code, that of codes.
+    sums: Float64, n_codes: int, units: tuple[float, float], regular: Regular, values: Float64, places: Float64
+) -> CodeOrder:
+    """Return the order of codes that sets are cut from: that of the leaf values which codes would have alone, those of
+    too few rows before all others, or, where sets have one code, that of codes.
 
-    `sums` : of each code, shape (2, at least n_codes); `values` : memory of as many numbers.
+    `sums` : of each code, shape (2, at least n_codes); `values` and `places` : memory of as many numbers.
     """
-    is_sorted = n_codes >= regular.sets.max_onehot
+    is_sorted, n_light, ordered = n_codes >= regular.sets.max_onehot, 0, _with_lambda(regular, regular.sets.smooth)
     for code in range(n_codes):
-        order[code] = code
+        places[code] = code
         if is_sorted:
             g, h = sums[0, code] * units[0], sums[1, code] * units[1]
-            values[code] = leaf_weight(g, h, regular, -np.inf, np.inf)
+            values[code] = leaf_weight(g, h, ordered, -np.inf, np.inf)
+            if h < regular.sets.smooth:
+                values[code], n_light = -np.inf, n_light + 1
     if is_sorted:
-        sort_places(values, n_codes, order)
+        sort_places(values, n_codes, places)
+    return CodeOrder(places, n_codes, n_light)
 
 
 @njit(nogil=True)
 def gains_of_sets(
-    sums: Float64, n_codes: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, order: Float64,
-    gains: Float64,
-) -> None:  # fmt: skip
-    """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values.
+    sums: Float64, missing: tuple[float, float], node: NodeTotals, regular: Regular, order: CodeOrder, gains: Float64
+) -> None:
+    """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values;
+    -inf where a set is not allowed.
 
     `sums` : of the node's bins, shape (2, bins); `missing` : of its missing values.
     """
-    n = sets_of_side(n_codes, regular.sets)
-    if n_codes < regular.sets.max_onehot:
+    sets, n_codes, n = regular.sets, order.n_codes, sets_of_side(order, regular.sets)
+    if n_codes < sets.max_onehot:
         for code in range(n):
             g, h = sums[0, code], sums[1, code]
             gains[1, code] = _gain_of_right(g, h, node, regular)
             gains[0, code] = _gain_of_right(g + missing[0], h + missing[1], node, regular)
         return
-    g, h = 0.0, 0.0
+    scored = _with_lambda(regular, sets.l2)
+    g, h, group = 0.0, 0.0, 0.0
     for i in range(n):
-        place = np.int64(order[i])
-        g, h = g + sums[0, place], h + sums[1, place]
-        gains[1, i] = _gain_of_right(g, h, node, regular)
-    g, h = node.g - sums[0, n_codes], node.h - sums[1, n_codes]
+        place = np.int64(order.places[order.n_light + i])
+        g, h, group = g + sums[0, place], h + sums[1, place], group + sums[1, place]
+        gains[1, i] = -np.inf
+        if min(group, node.h - h) * node.unit_h >= sets.least_group:
+            gains[1, i] = _gain_of_right(g, h, node, scored)
+        if gains[1, i] > -np.inf:
+            group = 0.0
+    g, h, group = node.g - sums[0, n_codes], node.h - sums[1, n_codes], 0.0
     for i in range(n):
-        place = np.int64(order[n_codes - 1 - i])
-        g, h = g - sums[0, place], h - sums[1, place]
-        gains[0, i] = _gain_of_right(g, h, node, regular)
+        place = np.int64(order.places[n_codes - 1 - i])
+        g, h, group = g - sums[0, place], h - sums[1, place], group + sums[1, place]
+        gains[0, i] = -np.inf
+        if min(group, h) * node.unit_h >= sets.least_group:
+            gains[0, i] = _gain_of_right(g, h, node, scored)
+        if gains[0, i] > -np.inf:
+            group = 0.0
 
 
 @njit(nogil=True)
@@ -461,16 +489,14 @@ def best_set(
     """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
     there then, 0 where nothing gains. `own` begins with the feature's first bin.
     """
-    sums, order, gains, n_codes = room.prefix, room.order, room.gains, n_bins - 1
+    sums, gains = room.prefix, room.gains
     missing = bin_sums(own, n_bins, node, sums)
-    order_codes(sums, n_codes, (node.unit_g, node.unit_h), regular, gains[0], order)
-    gains_of_sets(sums, n_codes, missing, node, regular, order, gains)
-    best, place, side = best_of_sets(
-        gains, n_codes, regular.sets, parent_gain(node, regular), max(0.0, out.gain[row])
-    )
+    order = order_codes(sums, n_bins - 1, (node.unit_g, node.unit_h), regular, gains[0], room.order)
+    gains_of_sets(sums, missing, node, regular, order, gains)
+    best, place, side = best_of_sets(gains, order, regular.sets, parent_gain(node, regular), max(0.0, out.gain[row]))
     if place >= 0:
-        write_set(place, side, order, n_codes, regular.sets, out.right_bins[row])
-        g, h = right_of_set(sums, n_codes, missing, side, out.right_bins[row])
+        write_set(place, side, order, regular.sets, out.right_bins[row])
+        g, h = right_of_set(sums, n_bins - 1, missing, side, out.right_bins[row])
         out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, BY_SET, side
         out.left[row, 0], out.left[row, 1] = np.int64(node.g - g), np.int64(node.h - h)
     return best

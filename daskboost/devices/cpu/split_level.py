@@ -30,26 +30,27 @@ from daskboost.devices.cpu.split import (
     scan_feature,
     totals_of,
 )
-from daskboost.devices.cpu.split_sets import best_of_sets, sets_of_side, write_set
+from daskboost.devices.cpu.split_sets import CodeOrder, best_of_sets, sets_of_side, write_set
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Float64, Int64
 
 
 @njit(nogil=True)
 def add_to_level(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, feature: int, found: BinGains, sums: Float64
-) -> bool:
+    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, feature: int, order: CodeOrder, found: BinGains,
+    sums: Float64,
+) -> bool:  # fmt: skip
     """Add the gains of a feature's splits in one node to `sums`, for missing values going right and left, float64 of
     shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin.
 
-    Of a feature of codes, splits are the sets that are cut from the order in `found` (`gains_of_sets`).
+    `order` : of a feature of codes, which sets are cut from; of others without meaning.
     """
     right, left, monotone = found.gains[0], found.gains[1], regular.monotone[feature]
     parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
     if is_code(regular.sets, feature):
         missing = bin_sums(own, n_bins, node, found.prefix)
-        gains_of_sets(found.prefix, n_bins - 1, missing, node, regular, found.order, found.gains)
-        for i in range(sets_of_side(n_bins - 1, regular.sets)):
+        gains_of_sets(found.prefix, missing, node, regular, order, found.gains)
+        for i in range(sets_of_side(order, regular.sets)):
             for side in range(2):
                 if found.gains[side, i] > -np.inf:
                     sums[side, i] += found.gains[side, i] - parent
@@ -77,8 +78,8 @@ def add_codes(own: Int64, n_bins: int, node: NodeTotals, found: BinGains, sums: 
 
 @njit(nogil=True)
 def best_in_level(
-    sums: Float64, n_bins: int, any_missing: bool, regular: Regular, order: Float64, feature: int, best: float,
-    out: SplitTable, row: int,
+    sums: Float64, n_bins: int, any_missing: bool, regular: Regular, order: CodeOrder, feature: int,
+    best: float, out: SplitTable, row: int,
 ) -> float:  # fmt: skip
     """Write a feature's best split to a row of `out`, but for its sums, if its gain in the level is more than `best`;
     return the larger of the two. `sums` and `any_missing` of `add_to_level`.
@@ -86,9 +87,9 @@ def best_in_level(
     Ties go to missing right, then to the lowest bin, or to the set that is tried first.
     """
     if is_code(regular.sets, feature):
-        gain, place, side = best_of_sets(sums, n_bins - 1, regular.sets, 0.0, best)
+        gain, place, side = best_of_sets(sums, order, regular.sets, 0.0, best)
         if place >= 0:
-            write_set(place, side, order, n_bins - 1, regular.sets, out.right_bins[row])
+            write_set(place, side, order, regular.sets, out.right_bins[row])
             out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = gain, feature, BY_SET, side
         return gain
     for side in range(2 if any_missing else 1):
@@ -115,17 +116,18 @@ def best_of_level(
             continue
         n_bins, begin, any_missing = slots.n_bins[f], slots.offsets[f] - slots.first_slot, False
         found, sums = empty_gains(1, n_bins), np.zeros((2, n_bins))
+        order = CodeOrder(found.order, 0, 0)
         if is_code(regular.sets, f):
             for n in range(n_nodes):
                 add_codes(histograms[n, begin:], n_bins, totals_of(nodes, units, n), found, sums)
-            order_codes(sums, n_bins - 1, units, regular, found.gains[0], found.order)
+            order = order_codes(sums, n_bins - 1, units, regular, found.gains[0], found.order)
             sums[:] = 0.0
         for n in range(n_nodes):
             some_missing = add_to_level(
-                histograms[n, begin:], n_bins, totals_of(nodes, units, n), regular, f, found, sums
+                histograms[n, begin:], n_bins, totals_of(nodes, units, n), regular, f, order, found, sums
             )
             any_missing = any_missing or some_missing
-        best = best_in_level(sums, n_bins, any_missing, regular, found.order, f, best, out, 0)
+        best = best_in_level(sums, n_bins, any_missing, regular, order, f, best, out, 0)
 
 
 @njit(cache=True, nogil=True)

@@ -10,6 +10,9 @@ XGBoost's `hist` (`src/tree/hist/evaluate_splits.h`), so that the same histogram
     and right            E [ABCD]   DE [ABC]   CDE [AB]   BCDE [A]
 
 What is written last goes right. The feature's last bin is of values that are no code: in no set, so that they go left.
+
+Rules may hold sets to what LightGBM does: codes of few rows stay with those that are not taken, sets are tried only
+where some more rows have been taken, and gains have a larger penalty.
 """
 
 from __future__ import annotations
@@ -31,10 +34,26 @@ class SetRules(NamedTuple):
     """Codes of a feature from which on sets have several of them."""
     max_threshold: int
     """One more than the codes that are taken from an end of the order."""
+    smooth: float = 0.0
+    """What lambda is more where codes are ordered, and the least sum of hessians of a code that is taken."""
+    l2: float = 0.0
+    """What lambda is more in the gains of sets of several codes."""
+    least_group: float = 0.0
+    """Least sum of hessians of the codes that are taken from one tried set to the next, and of all others."""
 
 
 NO_SET_RULES = SetRules(np.zeros(0, np.uint8), 0, 0)
 """Rules of fits without features of codes."""
+
+
+class CodeOrder(NamedTuple):
+    """The order of a feature's codes that sets are cut from."""
+
+    places: Float64
+    """Codes in their order, shape (at least n_codes,)."""
+    n_codes: int
+    n_light: int
+    """Codes at the beginning that have too few rows to be taken."""
 
 
 @njit(nogil=True)
@@ -74,13 +93,16 @@ def sort_places(values: Float64, n: int, order: Float64) -> None:
 
 
 @njit(nogil=True)
-def sets_of_side(n_codes: int, sets: SetRules) -> int:
+def sets_of_side(order: CodeOrder, sets: SetRules) -> int:
     """Return how many sets are tried with missing values on either side."""
-    return n_codes if n_codes < sets.max_onehot else min(sets.max_threshold, n_codes) - 1
+    if order.n_codes < sets.max_onehot:
+        return order.n_codes
+    return min(sets.max_threshold, order.n_codes - order.n_light) - 1
 
 
 @njit(nogil=True)
-def best_of_sets(gains: Float64, n_codes: int, sets: SetRules, parent: float, best: float) -> tuple[float, int, int]:
+def best_of_sets(gains: Float64, order: CodeOrder, sets: SetRules, parent: float, best: float
+                 ) -> tuple[float, int, int]:  # fmt: skip
     """Return the gain of the best set, where it is more than `best`, its place, and whether missing values go left;
     else `best` and a place of -1.
 
@@ -88,8 +110,8 @@ def best_of_sets(gains: Float64, n_codes: int, sets: SetRules, parent: float, be
     is tried first is taken: codes one after the other, with missing values on the left and then on the right, or first
     all beginnings of an order with missing values on the left.
     """
-    n, chosen, side = sets_of_side(n_codes, sets), -1, 0
-    if n_codes < sets.max_onehot:
+    n, chosen, side = sets_of_side(order, sets), -1, 0
+    if order.n_codes < sets.max_onehot:
         for place in range(n):
             for to_left in (1, 0):
                 if gains[to_left, place] - parent > best:
@@ -103,12 +125,14 @@ def best_of_sets(gains: Float64, n_codes: int, sets: SetRules, parent: float, be
 
 
 @njit(nogil=True)
-def write_set(place: int, side: int, order: Float64, n_codes: int, sets: SetRules, right_bins: UInt32) -> None:
+def write_set(place: int, side: int, order: CodeOrder, sets: SetRules, right_bins: UInt32) -> None:
     """Write the codes of a set that was tried; `right_bins` : a bit for each code, shape (words,)."""
     right_bins[:] = 0
     first, last = place, place + 1
-    if n_codes >= sets.max_onehot:
-        first, last = 0, place + 1 if side == 1 else n_codes - 1 - place
+    if order.n_codes >= sets.max_onehot:
+        first, last = 0, order.n_codes - 1 - place
+        if side == 1:
+            first, last = order.n_light, order.n_light + place + 1
     for i in range(first, last):
-        code = np.int64(order[i])
+        code = np.int64(order.places[i])
         right_bins[code >> 5] |= np.uint32(1) << np.uint32(code & 31)

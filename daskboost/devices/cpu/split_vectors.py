@@ -28,6 +28,7 @@ from daskboost.devices.cpu.split import (
     widest,
 )
 from daskboost.devices.cpu.split_level import best_in_level
+from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.dtypes import Float64, Int64
 
 
@@ -202,4 +203,4 @@ def best_of_level(
                 for b in range(n_bins[f]):
                     if gains[b] > -np.inf:
                         summed[side, b] += gains[b] - parents[n]
-        best = best_in_level(summed, n_bins[f], any_missing, regular, found.order, f, best, out, 0)
+        best = best_in_level(summed, n_bins[f], any_missing, regular, CodeOrder(found.order, 0, 0), f, best, out, 0)

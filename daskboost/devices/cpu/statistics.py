@@ -160,3 +160,28 @@ def sparse_fold_values(
                     others[j] -= counts[cell, j]
         for j in range(values.shape[1]):
             values[i, j] = _value(others, j, statistics)
+
+
+@njit(cache=True, nogil=True)
+def earlier_values(places: Int64, levels: UInt8, counts: Int64, statistics: Statistics, values: Float32) -> None:
+    """Set the statistics of rows, float32 of shape (rows, m), each by what was counted before it, and count it.
+
+    Parameters
+    ----------
+    places : int64 array, shape (rows,)
+        Where the counts of each row lie; -1 for rows that have the priors and are not counted.
+    levels : uint8 array, shape (rows,)
+        As in `count_folds`.
+    counts : int64 array, shape (places, 1 + m), changed
+        What came before the first row; in the end what these rows have counted, too.
+    """
+    n, width, flat_counts = len(places), counts.shape[1], counts.reshape(-1)
+    nothing = np.zeros(width, counts.dtype)
+    for i in range(n):
+        if i + _AHEAD < n:
+            _ask(flat_counts, max(places[i + _AHEAD], np.int64(0)), width)
+        own = counts[places[i]] if places[i] >= 0 else nothing
+        for j in range(values.shape[1]):
+            values[i, j] = _value(own, j, statistics)
+        if places[i] >= 0:
+            _add(own, levels[i], statistics.steps)
