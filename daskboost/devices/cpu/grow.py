@@ -1332,7 +1332,7 @@ def _search_level(state: Growing, thread: int) -> None:
                 else:
                     missing = add_to_level(pool.pairs[place, offsets[f] :], n, totals, regular, f, order, room, sums)
                 any_missing = any_missing or missing
-            best = best_in_level(sums, n, any_missing, regular, order, f, best, step.results, part)
+            best = best_in_level(sums[:, :n], any_missing, regular, order, f, best, step.results, part)
 
 
 @uncounted()

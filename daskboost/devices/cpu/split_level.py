@@ -78,11 +78,11 @@ def add_codes(own: Int64, n_bins: int, node: NodeTotals, found: BinGains, sums: 
 
 @njit(nogil=True)
 def best_in_level(
-    sums: Float64, n_bins: int, any_missing: bool, regular: Regular, order: CodeOrder, feature: int,
-    best: float, out: SplitTable, row: int,
+    sums: Float64, any_missing: bool, regular: Regular, order: CodeOrder, feature: int, best: float, out: SplitTable,
+    row: int,
 ) -> float:  # fmt: skip
     """Write a feature's best split to a row of `out`, but for its sums, if its gain in the level is more than `best`;
-    return the larger of the two. `sums` and `any_missing` of `add_to_level`.
+    return the larger of the two. `sums` of its bins and `any_missing` are of `add_to_level`.
 
     Ties go to missing right, then to the lowest bin, or to the set that is tried first.
     """
@@ -93,7 +93,7 @@ def best_in_level(
             out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = gain, feature, BY_SET, side
         return gain
     for side in range(2 if any_missing else 1):
-        for b in range(n_bins):
+        for b in range(sums.shape[1]):
             if sums[side, b] > best:
                 best = sums[side, b]
                 out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, b, side
@@ -127,7 +127,7 @@ def best_of_level(
                 histograms[n, begin:], n_bins, totals_of(nodes, units, n), regular, f, order, found, sums
             )
             any_missing = any_missing or some_missing
-        best = best_in_level(sums, n_bins, any_missing, regular, order, f, best, out, 0)
+        best = best_in_level(sums, any_missing, regular, order, f, best, out, 0)
 
 
 @njit(cache=True, nogil=True)

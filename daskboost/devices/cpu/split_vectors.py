@@ -203,4 +203,4 @@ def best_of_level(
                 for b in range(n_bins[f]):
                     if gains[b] > -np.inf:
                         summed[side, b] += gains[b] - parents[n]
-        best = best_in_level(summed, n_bins[f], any_missing, regular, CodeOrder(found.order, 0, 0), f, best, out, 0)
+        best = best_in_level(summed[:, : n_bins[f]], any_missing, regular, CodeOrder(found.order, 0, 0), f, best, out, 0)
