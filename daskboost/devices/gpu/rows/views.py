@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -491,30 +491,70 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
-def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
-    """Find the leaf of every row of a tree on the device.
+class WalkColumns(NamedTuple):
+    """Trees as rows walk them, one row of nodes for each tree, or of a single tree without that axis."""
 
-    `columns` : as `ScalarTree` has them. `leaves` : int32, shape (rows,).
-    """
-    _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
+    left: DeviceArray
+    """int32."""
+    right: DeviceArray
+    feature: DeviceArray
+    split_bin: DeviceArray
+    default_left: DeviceArray
+    """uint8; this and what follows are C-contiguous where there are several trees."""
+    value: DeviceArray
+    """float32."""
+    sets: DeviceArray | None = None
+    """Lists of nodes that split by sets (`bin_lists.py`), int32, shape (..., nodes, width); None where none does."""
+
+    @property
+    def columns(self) -> tuple[DeviceArray, ...]:
+        """All but the lists."""
+        return self.left, self.right, self.feature, self.split_bin, self.default_left, self.value
+
+    @classmethod
+    def of(cls, columns: Iterable[DeviceArray], sets: DeviceArray | None = None) -> WalkColumns:
+        """Return trees of these columns, in their order."""
+        left, right, feature, split_bin, default_left, value = columns
+        return cls(left, right, feature, split_bin, default_left, value, sets)
+
+    def tree(self, place: int) -> WalkColumns:
+        """Return one of several trees."""
+        return self.of((each[place] for each in self.columns), None if self.sets is None else self.sets[place])
+
+    def alone(self) -> WalkColumns:
+        """Return a single tree as the only one of several."""
+        return self.of((each[None] for each in self.columns), None if self.sets is None else self.sets[None])
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The columns as kernels take them."""
+        return (*self.columns, self.sets, 0 if self.sets is None else self.sets.shape[-1])
 
 
-def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
+def find_leaves(runtime: Runtime, view: GpuView, columns: WalkColumns, leaves: DeviceArray) -> None:
+    """Find the leaf of every row of a tree on the device; `leaves` : int32, shape (rows,)."""
+    _walk(runtime, view, columns.alone(), leaves[:, None], find=1)
+
+
+def walk_trees(runtime: Runtime, view: GpuView, columns: WalkColumns, margin: DeviceArray) -> None:
     """Add the leaf values of several trees to the margins of all rows, by bins, in one launch.
 
-    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32: of shape (trees,
-    nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
+    `margin` : float32, shape (rows, trees), any stride.
     """
     _walk(runtime, view, columns, margin, find=0)
 
 
-def _walk(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], out: DeviceArray, *, find: int) -> None:
+def _walk(runtime: Runtime, view: GpuView, columns: WalkColumns, out: DeviceArray, *, find: int) -> None:
     n, n_trees = out.shape
     if n == 0:
         return
-    symbols, row_words = view.whole_rows
+    lists = int(columns.sets is not None)
+    symbols, row_words = (view.symbols, 0) if lists else view.whole_rows
     blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
-    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find)(
-        blocks * n_trees, WALK_THREADS, *symbols, *columns, columns[0].shape[1], n, out, element_stride(out),
-        n_trees, element_stride(columns[0]), element_stride(out.T),
+    kernel = runtime.kernel(
+        "walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find, LISTS=lists
     )
+    kernel(
+        blocks * n_trees, WALK_THREADS, *symbols, *columns.arguments, columns.left.shape[1], n, out,
+        element_stride(out), n_trees, element_stride(columns.left), element_stride(out.T),
+    )  # fmt: skip
