@@ -36,6 +36,25 @@ class Reads(NamedTuple):
     has to be grown again. None where they grow best first: it depends on the data."""
 
 
+class SetSizes(NamedTuple):
+    """What the memory of a GPU's search for sets of categories depends on; see `devices/gpu/trees/split_sets.py`."""
+
+    n_coded: int = 0
+    """Features of codes that sets may split."""
+    n_chunks: int = 0
+    """Chunks of their codes."""
+    n_ends: int = 0
+    """Lists of ends of chunks."""
+    most: int = 0
+    """Codes of the longest such list."""
+    width: int = 0
+    """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
+
+
+NO_SETS = SetSizes()
+"""Sizes of fits without features of codes."""
+
+
 @dataclass(frozen=True)
 class FitSize:
     """All that the memory of one engine's fit depends on."""
@@ -66,6 +85,8 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    sets: SetSizes = NO_SETS
+    """Of features of codes, where trees split some by sets."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
     own_features: bool = False

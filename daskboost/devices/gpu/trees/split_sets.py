@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.bin_lists import list_width
+from daskboost.devices.budget.plan import SetSizes
 from daskboost.devices.cpu.split_sets import SetRules
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, Shapes, to_device
 from daskboost.dtypes import Int32
@@ -25,26 +26,6 @@ NO_ENDS = -1
 WARP = 32
 RESULTS = 6
 """Numbers of a result, see `split.RESULTS`."""
-
-
-@dataclass(frozen=True)
-class SetSizes:
-    """What the memory of a search for sets depends on."""
-
-    n_coded: int = 0
-    """Features of codes that have sets."""
-    n_chunks: int = 0
-    """Chunks of their codes."""
-    n_ends: int = 0
-    """Lists of ends of chunks."""
-    most: int = 0
-    """Codes of the longest such list."""
-    width: int = 0
-    """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
-
-
-NO_SETS = SetSizes()
-"""Sizes of fits without features of codes."""
 
 
 @dataclass
