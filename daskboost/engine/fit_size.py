@@ -167,7 +167,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         metrics_reason=recipe.metrics_reason, without_host=without_host,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
-        may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.width),
+        may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
         sets=outline.sets,
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs,

@@ -112,9 +112,10 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
     `column` : what messages call one of these columns.
     """
     kind, _ = split_device(params.device)
+    is_named = kind == "cuda"
     _refuse_beside(f"encodings='native' of column {column!r}", {
         f"device={params.device!r} and max_cat_threshold={params.max_cat_threshold}, of which a GPU takes "
-        f"{MOST_THRESHOLD} at most": kind == "cuda" and _needs_cpu(params),
+        f"{MOST_THRESHOLD} at most": is_named and _needs_cpu(params),
         "partition_by='columns', as GPUs that share features do not tell each other sets":
             kind != "cpu" and params.partition_by == "columns",
         "grow_policy='symmetric', whose levels share one split by a threshold": params.grow_policy == "symmetric",

@@ -6,13 +6,18 @@ import logging
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from kernels.emulation import EmulatedRuntime
+from kernels.tracked import TrackedRuntime
+from training.plan_shapes import within
 from tree.test_category_splits import make_rows, native, trees_of
 
-from daskboost import Booster, train
+from daskboost import Booster, plan, train
+from daskboost.data.input import blocks
+from daskboost.devices.gpu.rows import row_state
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.devices.gpu.trees.split_sets import MOST_THRESHOLD
+from daskboost.devices.gpu.trees.split_sets import CHUNK, MOST_THRESHOLD
 from daskboost.errors import ParameterError
 
 FITS: dict[str, dict[str, Any]] = {
@@ -83,3 +88,57 @@ def test_gpus_refuse_longer_sets(device: str, caplog: pytest.LogCaptureFixture) 
             train({"partition_by": "columns", "device": device}, data, 1)
         train({**params, "device": "auto"}, data, 1)
     assert any("trains on the CPU: max_cat_threshold=514" in record.message for record in caplog.records)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host"])
+def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each searches a share of the nodes, or of a round's trees, and tells the others."""
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+    monkeypatch.setattr(blocks, "MAX_ROWS", 230)  # so that both engines have rows
+    if divided:
+        monkeypatch.setattr(row_state, "DIVIDED_BYTES", 0)
+    params = {**FITS[fit], "objective": "multi:softprob", "num_class": 2} if divided else FITS[fit]
+    x, y = make_rows(13, 400)
+    y = (y > 0).astype(np.float32) if divided else y
+    with native(x, y) as plain, native(x, y, n_engines=2) as shared:
+        expected = train({**params, "device": "cpu"}, plain, 2)
+        shared.shards.gpus = range(2)
+        found = train({**params, "device": "cuda", "reduction": "nccl", "n_jobs": 1}, shared, 2)
+    assert any(tree.has_set.any() for tree in found.trees)
+    assert trees_of(found) == trees_of(expected)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("growth", [
+    {"max_depth": 5}, {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
+    {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
+])  # fmt: skip
+def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes in several chunks among them, whose ends take memory of their own."""
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    rng, n_rows = np.random.default_rng(2), 12_000
+    x = pd.DataFrame({"few": rng.integers(0, 9, n_rows), "some": rng.integers(0, 90, n_rows),
+                      "many": rng.integers(0, CHUNK + 900, n_rows), "number": rng.normal(size=n_rows)})  # fmt: skip
+    y = rng.normal(size=CHUNK + 900)[x["many"]] + x["number"]
+    with native(x, y.to_numpy(np.float32)) as data:
+        params = {**growth, "device": "cuda", "n_jobs": 1, "max_cat_threshold": 200}
+        planned = plan(params, data, num_boost_round=3)
+        booster = train(params, data, 3)
+    assert any(tree.has_set.any() for tree in booster.trees)
+    within(runtime.meter.pool.total_bytes, planned)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("reduction", ["coordinator", "peers"])
+def test_hosts_tell_gpus_sets(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which have found them in histograms of all rows."""
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+    monkeypatch.setattr(blocks, "MAX_ROWS", 230)  # so that both engines have rows
+    x, y = make_rows(14, 400)
+    params = {"max_depth": 4, "reduction": reduction, "n_jobs": 1}
+    with native(x, y) as plain, native(x, y, n_engines=2) as shared:
+        expected = train({**params, "device": "cpu"}, plain, 2)
+        assert trees_of(train({**params, "device": "cuda"}, shared, 2)) == trees_of(expected)

@@ -50,6 +50,11 @@ class SetSizes(NamedTuple):
     width: int = 0
     """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
 
+    @property
+    def splits_codes(self) -> bool:
+        """Whether any feature is of codes."""
+        return self.width > 0
+
 
 NO_SETS = SetSizes()
 """Sizes of fits without features of codes."""
@@ -86,7 +91,7 @@ class FitSize:
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     sets: SetSizes = NO_SETS
-    """Of features of codes, where trees split some by sets."""
+    """What a search for sets of categories takes, where trees split by such."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
     own_features: bool = False

@@ -35,7 +35,7 @@ class SetTables:
     coded: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     joins: list[list[tuple[int, int, int, int]]] = field(default_factory=list)
-    """Those of one launch each."""
+    """Each launch's own."""
     n_ends: int = 0
 
     @classmethod
@@ -79,7 +79,7 @@ class SetTables:
 
 def set_shapes(sizes: SetSizes, n_nodes: int) -> Shapes:
     """Return the shapes of the arrays of a search of so many nodes; none where no feature is of codes."""
-    if not sizes.width:
+    if not sizes.splits_codes:
         return {}
     of_ends, of_sets = (n_nodes, sizes.n_ends, 2, sizes.most), (n_nodes, sizes.n_coded)
     return {
