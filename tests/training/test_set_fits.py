@@ -13,8 +13,9 @@ from kernels.tracked import TrackedRuntime
 from training.plan_shapes import within
 from tree.test_category_splits import make_rows, native, trees_of
 
-from daskboost import Booster, plan, train
+from daskboost import Booster, QuantizedDataset, plan, train
 from daskboost.data.input import blocks
+from daskboost.data.input import uploaded_rows as upload
 from daskboost.devices.gpu.rows import row_state
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.trees.split_sets import CHUNK, MOST_THRESHOLD
@@ -125,7 +126,10 @@ def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest
         params = {**growth, "device": "cuda", "n_jobs": 1, "max_cat_threshold": 200}
         planned = plan(params, data, num_boost_round=3)
         booster = train(params, data, 3)
+        expected = train({**params, "device": "cpu", "n_jobs": 2}, data, 3)
     assert any(tree.has_set.any() for tree in booster.trees)
+    assert trees_of(booster) == trees_of(expected)
+    assert planned.mixes_widths
     within(runtime.meter.pool.total_bytes, planned)
 
 
@@ -140,3 +144,27 @@ def test_hosts_tell_gpus_sets(reduction: str, monkeypatch: pytest.MonkeyPatch) -
     with native(x, y) as plain, native(x, y, n_engines=2) as shared:
         expected = train({**params, "device": "cpu"}, plain, 2)
         assert trees_of(train({**params, "device": "cuda"}, shared, 2)) == trees_of(expected)
+
+
+@pytest.mark.emulated
+def test_codes_that_a_gpu_has_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bins lie on the device before the fit, two bytes each, and are copied to narrower rows, as the plan says."""
+    monkeypatch.setattr(upload, "TINY_VALUES", 0)
+    rng, n_rows = np.random.default_rng(4), 5_000
+    x = pd.DataFrame({"many": rng.integers(0, 400, n_rows), "number": rng.normal(size=n_rows)})
+    y = (rng.normal(size=400)[x["many"]] + x["number"]).to_numpy(np.float32)
+    given: dict[str, Any] = {"categorical_features": ["many"], "encodings": "native", "n_jobs": 1}
+    params = {"max_depth": 4, "n_jobs": 1}
+    with QuantizedDataset.from_dask(x, y, **given) as host:
+        expected = train({**params, "device": "cpu"}, host, 2)
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    with QuantizedDataset.from_dask(x, y, device="cuda", **given) as there:
+        (store,) = {shard.store for shard in there.shards.shards}
+        assert store.counters().device_bytes > 0
+        planned = plan({**params, "device": "cuda"}, there, num_boost_round=2)
+        runtime.meter.restart()
+        found = train({**params, "device": "cuda"}, there, 2)
+        within(runtime.meter.pool.total_bytes, planned)
+    assert planned.mixes_widths
+    assert trees_of(found) == trees_of(expected)

@@ -21,6 +21,7 @@ from daskboost.devices.gpu.rows.metrics import (
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
+from daskboost.devices.gpu.rows.views import TAKEN_FEATURES
 from daskboost.devices.gpu.rows.watched import watched_shapes
 from daskboost.devices.gpu.runtime.launches import bytes_of
 from daskboost.devices.gpu.trees.best_first import (
@@ -102,6 +103,17 @@ def view_bytes(rows: SetSize) -> int:
     """Return the bytes of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device
     as the view has them."""
     return 0 if rows.is_lent else rows.unpacked_bytes(rows.resident_rows, rows.resident_entries)
+
+
+def training_view_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """Return the same of the training rows, whose view mixes widths where it has a column-major copy."""
+    rows = size.train
+    return size.mixed_row_bytes * rows.resident_rows if has_columns and size.mixed_row_bytes else view_bytes(rows)
+
+
+def mixing_bytes(size: FitSize) -> int:
+    """Return the bytes of features that are copied into such a view at a time, of rows on the device."""
+    return 2 * TAKEN_FEATURES * size.train.part_rows if size.mixed_row_bytes else 0
 
 
 def searches_entries(size: FitSize) -> bool:
@@ -329,6 +341,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
         own -= ring_bytes(size) + rows.planes_bytes(size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
+        own = max(own, mixing_bytes(size) - columns_bytes(size))
         n = copied_entries(size)
         sorting = SORTING_BYTES * n
         if searches_entries(size):

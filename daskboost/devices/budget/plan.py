@@ -92,6 +92,9 @@ class FitSize:
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     sets: SetSizes = NO_SETS
     """What a search for sets of categories takes, where trees split by such."""
+    mixed_row_bytes: int = 0
+    """Bytes of a row whose features of few slots have symbols of one byte beside some of two (`DenseView`); 0 where no
+    such view is made."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
     own_features: bool = False
@@ -308,6 +311,8 @@ class Plan:
     """Whether there is room for trees that grow on a GPU without the host."""
     watched: bool = False
     """Whether metrics of evaluation sets are computed behind these trees, so that the host does not wait for them."""
+    mixes_widths: bool = False
+    """Whether features of few slots have symbols of one byte on a GPU where others have two."""
     by_entries: bool = False
     """Whether these find their splits in the sorted entries of sparse rows, without histograms."""
     trees_together: int = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +53,8 @@ SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
 TAKING_BYTES = 32
 """Bytes of temporary arrays for each entry that is looked at while some are taken, about."""
+TAKEN_FEATURES = 8
+"""Features of rows on the device that are copied to other places at a time."""
 COLUMN_BYTES = 1 << 28
 """Bytes of columns that are put in another order at a time."""
 CSR = 0
@@ -86,10 +89,10 @@ class DeviceLayout:
         host = SlotLayout(offsets, self.host.n_bins[first:last], self.host.width)
         return DeviceLayout(self.runtime, host, self.first_feature + first, IDLE_SYMBOLS // n_rows)
 
-    def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
-        """Return where symbols of that type lie."""
+    def places(self, dtype: np.dtype[Any], *, mixes: bool = False) -> SymbolPlaces:
+        """Return where symbols of that type lie, or, where widths mix, of one byte where a feature needs no more."""
         slots = np.diff(self.host.offsets)
-        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle)
+        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle, mixes=mixes)
 
 
 class GpuView(Protocol):
@@ -148,18 +151,22 @@ class DenseView:
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     turn_rows : bool, default False
         Whether to make a copy for passes over all rows in order, of groups that have one (`symbols.turn`).
+    mixes : bool, default False
+        Whether features of few slots shall have symbols of one byte where others need two. Single symbols are looked up
+        in the column-major copy, which must be there, and has two bytes for each.
     """
 
     joins_trees = walks_fast = True
     sorted_entries: SortedEntries | None = None
 
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
-                 copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
+                 copy_columns: bool, turn_rows: bool = False, mixes: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
         self._looked_up = layout
         """Layout of the features whose symbols are looked up one by one."""
         self._copy_columns, self._turn_rows = copy_columns, turn_rows
-        self._symbols = symbols = _joined(self.runtime, layout.places, parts, n_rows)
+        places_of = partial(layout.places, mixes=mixes and copy_columns)
+        self._symbols = symbols = _joined(self.runtime, places_of, parts, n_rows)
         self._columns = self._copied_columns()
         self._places = xp.asarray(symbols.places.of(n_rows))
         self._n_rows, self.symbol_bytes = n_rows, symbols.places.dtype.itemsize
@@ -245,7 +252,7 @@ class DenseView:
         return self._symbols.by_feature() if self._copy_columns else None
 
     def _with_copy(self, planes: _Planes) -> _Planes:
-        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if self._turn_rows else None
+        skewed = planes.host.skewed(self.runtime.shared_bytes) if self._turn_rows else None
         return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
 
     @property
@@ -276,15 +283,15 @@ class DenseView:
             tiles = mapped(runtime, tiles)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
-            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
+            shape = {"SYMBOL_BYTES": host.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
             threads, shared_bytes = BUILD_THREADS, host.shared_bytes
-            skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
+            skewed = None if order is not None or small else host.skewed(runtime.shared_bytes)
             if skewed is not None:
                 shape["SKEWED"], shape["BINS"] = skewed
                 shape["TURNED"] = int(each.turned is not None)
                 symbols = symbols if each.turned is None else each.turned
                 shared_bytes = SKEWED_BIN_BYTES * skewed[1]
-            elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
+            elif (host.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
                     threads //= 2
@@ -335,8 +342,14 @@ def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces]
     begin = 0
     for part in parts:
         if isinstance(part, DeviceSymbols):
-            if part.n_rows == n_rows and part.places.agrees(places_of(part.places.dtype)):
+            places = places_of(part.places.dtype)
+            if part.n_rows == n_rows and part.places.agrees(places):
                 return part
+            if places.mixes:
+                found = DeviceSymbols.empty(runtime, places, n_rows) if found is None else found
+                _put_features(found, begin, part)
+                begin += part.n_rows
+                continue
             part = part.rows(0, part.n_rows)
         if found is None:
             found = DeviceSymbols.empty(runtime, places_of(np.dtype(part.dtype)), n_rows)
@@ -344,6 +357,13 @@ def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces]
         begin += len(part)
     assert found is not None
     return found
+
+
+def _put_features(to: DeviceSymbols, begin: int, part: DeviceSymbols) -> None:
+    """Copy rows from `begin` on, some features at a time, as temporary arrays of all would be as large as the rows."""
+    n_features = to.places.n_features
+    for first in range(0, n_features, TAKEN_FEATURES):
+        to.put_columns(first, part.columns(first, min(first + TAKEN_FEATURES, n_features)), begin)
 
 
 class SparseView:
