@@ -1,7 +1,10 @@
 // Symbols of rows, feature by feature: a copy whose columns lie in one piece each.
 //
-// variants: SYMBOL_BYTES=1,2
-// usual: SYMBOL_BYTES=1
+// With WIDENS the copy has two bytes for each symbol of one, as other features of the same rows need them.
+//
+// variants: SYMBOL_BYTES=1,2 WIDENS=0
+// variants: SYMBOL_BYTES=1 WIDENS=1
+// usual: SYMBOL_BYTES=1 WIDENS=0
 // budget: copy_columns registers=40 shared=0
 #include "types.cuh"
 
@@ -12,17 +15,26 @@
 #define SYMBOL_BYTES 1
 #endif
 
+#ifndef WIDENS
+#define WIDENS 0
+#endif
+
 #if SYMBOL_BYTES == 1
 using Symbol = u8;
 #else
 using Symbol = u16;
+#endif
+#if WIDENS
+using Copied = u16;
+#else
+using Copied = Symbol;
 #endif
 
 // `rows` : `columns` symbols from one row to the next, of which the first `n_features` are copied. `features` : shape
 // (n_features, n_rows). A thread takes a row at a time, so that a warp writes 32 symbols side by side; what it reads
 // again for the next feature is in the first cache then.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_columns(
-    const Symbol* __restrict__ rows, i64 n_rows, i32 columns, i32 n_features, Symbol* __restrict__ features) {
+    const Symbol* __restrict__ rows, i64 n_rows, i32 columns, i32 n_features, Copied* __restrict__ features) {
     for (i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; row < n_rows;
          row += static_cast<i64>(gridDim.x) * THREADS) {
 #pragma unroll 4

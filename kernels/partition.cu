@@ -27,7 +27,7 @@ constexpr i32 WORDS = 8;                                    // of flags; tiles a
 constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : WORDS / 2;  // rows of a thread at once: a CSR row's search takes 8 registers
 constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;            // small data's pairs take twice the registers
 
-// `splits` : as symbol.cuh has them; a node of -1 is no split. The symbols are those of `n_features` features from
+// `splits`, `sets` : as symbol.cuh has them; a node of -1 is no split. The symbols are those of `n_features` features from
 // `first_feature` on.
 
 // The rows of a tile that are a warp's.
@@ -46,11 +46,11 @@ static __device__ __forceinline__ Share share_of(const Tile& tile, i32 tile_rows
 extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, i32 first_feature, i32 n_features, const i32* splits, const i64* bounds, const i32* starts,
-    i32 n, i32 tile_rows, const u32* order, u32* flags, i32* counts) {
+    i32 n, i32 tile_rows, SETS_PARAMETERS, const u32* order, u32* flags, i32* counts) {
     __shared__ TileRoom<THREADS> room;
     const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
     if (tile.segment < 0) return;
-    Predicate split = predicate_of(splits, n, tile.segment);
+    Predicate split = predicate_of(splits, n, tile.segment, sets, set_width);
     split.feature -= first_feature;
     if (split.feature < 0 || split.feature >= n_features) {
         const i32 words = tile_rows / 32;

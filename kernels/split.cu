@@ -146,6 +146,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED
     if (node >= n_nodes || feature >= n_features || own[node] == 0) return;
     const bool is_allowed = IS_ALLOWED;
     const u32 lane = threadIdx.x % WARP;
+    if (IS_CODE) {
+        if (lane == 0) tops[static_cast<i64>(node) * n_features + feature] = NO_GAIN;
+        return;
+    }
     if (!is_allowed && !keeps) {
         if (lane == 0) tops[static_cast<i64>(node) * n_features + feature] = NO_GAIN;
         return;
@@ -253,14 +257,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED,
     const i32 node = job.node, feature = job.feature;
     if (node >= n_nodes || feature >= n_features || own[node] == 0) return;
     const Task task = TASK;
+    const bool is_threshold = !IS_CODE;
     Pair64 present = {0, 0};
-    for (i32 slot = threadIdx.x % WARP; slot < task.slots; slot += WARP) {
+    for (i32 slot = threadIdx.x % WARP; is_threshold && slot < task.slots; slot += WARP) {
         const Pair64 sums = task.histogram.compute(slot);
         task.histogram.keep(slot, sums);
         if (slot < task.bins) present = {present.g + sums.g, present.h + sums.h};
     }
     double top = NO_GAIN;
-    if (IS_ALLOWED) {
+    if (is_threshold && IS_ALLOWED) {
         present = {sum_of_warp(present.g), sum_of_warp(present.h)};
         top = search(task, {0, task.bins, {0, 0}}, present, {lambda, alpha, max_step, least_h},
                      {bounds[2 * node], bounds[2 * node + 1]}, monotone[feature], is_plain).gain;

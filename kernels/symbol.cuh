@@ -8,10 +8,14 @@
 // `SYMBOLS` passes on what kernels take for either.
 #pragma once
 
-#include "types.cuh"
+#include "bin_lists.cuh"
 
 #ifndef SYMBOL_BYTES
 #define SYMBOL_BYTES 1
+#endif
+
+#ifndef LISTS
+#define LISTS 1  // 0 where no split has a list of bins
 #endif
 
 #if SYMBOL_BYTES == 0
@@ -35,20 +39,25 @@ using Symbol = u16;
 #define SPLIT_BIN 4
 #define DEFAULT_LEFT 5
 
-// Where a split sends rows: left by a bin of at most `last_left`, or by `missing_left` for want of one.
+// Where a split sends rows: left by a bin of at most `last_left`, or as `list` says, or by `missing_left` for want of one.
 struct Predicate {
     i32 feature;
     i32 last_left;
     bool missing_left;
+    const i32* list;
 
+    __device__ __forceinline__ bool is_set() const { return LISTS && last_left < 0; }
+    __device__ __forceinline__ bool set_has(i32 bin) const { return is_listed(list, bin) == (last_left == ALL_BUT); }
+    __device__ __forceinline__ bool has_bin(i32 bin) const { return is_set() ? set_has(bin) : bin <= last_left; }
     __device__ __forceinline__ bool has(i32 symbol, i32 missing) const {
-        return symbol == missing ? missing_left : symbol <= last_left;
+        return symbol == missing ? missing_left : has_bin(symbol);
     }
 };
 
 // The predicate of split `s` of `n`.
-static __device__ __forceinline__ Predicate predicate_of(const i32* splits, i32 n, i32 s) {
-    return {splits[FEATURE * n + s], splits[SPLIT_BIN * n + s], splits[DEFAULT_LEFT * n + s] != 0};
+static __device__ __forceinline__ Predicate predicate_of(const i32* splits, i32 n, i32 s, SETS_PARAMETERS) {
+    return {splits[FEATURE * n + s], splits[SPLIT_BIN * n + s], splits[DEFAULT_LEFT * n + s] != 0,
+            list_of(sets, set_width, splits[NODE * n + s])};
 }
 
 #if SYMBOL_BYTES
@@ -125,12 +134,26 @@ static __device__ __forceinline__ void go_left(SYMBOL_PARAMETERS, const u32 (&ro
     const i32 low = static_cast<i32>(slot_offsets[feature]), high = static_cast<i32>(slot_offsets[feature + 1]);
     i32 slots[COUNT];
     find_slots(symbols, indptr, rows, low, share, slots);
+    if (split.is_set()) {  // of all rows, so that those by thresholds wait for no list
+#pragma unroll
+        for (i32 k = 0; k < COUNT; ++k)
+            left[k] = slots[k] < high ? split.set_has(slots[k] - low) : split.missing_left;
+        return;
+    }
 #pragma unroll
     for (i32 k = 0; k < COUNT; ++k) left[k] = slots[k] < high ? slots[k] - low <= split.last_left : split.missing_left;
 #else
     const i32 missing = n_bins[feature];
+    i32 bins[COUNT];
 #pragma unroll
-    for (i32 k = 0; k < COUNT; ++k) left[k] = split.has(symbol_of(SYMBOLS, rows[k], feature), missing);
+    for (i32 k = 0; k < COUNT; ++k) bins[k] = symbol_of(SYMBOLS, rows[k], feature);
+    if (split.is_set()) {  // of all rows, so that those by thresholds wait for no list
+#pragma unroll
+        for (i32 k = 0; k < COUNT; ++k) left[k] = bins[k] == missing ? split.missing_left : split.set_has(bins[k]);
+        return;
+    }
+#pragma unroll
+    for (i32 k = 0; k < COUNT; ++k) left[k] = bins[k] == missing ? split.missing_left : bins[k] <= split.last_left;
 #endif
 }
 

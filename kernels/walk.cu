@@ -3,12 +3,15 @@
 //
 // A block copies the tree's first nodes, which most steps meet, into shared memory. Rows of 32 bytes (ROW_WORDS = 8) are
 // held in registers, where picking a symbol takes some selections instead of a memory access per step; of wider ones, a
-// step reads one symbol.
+// step reads one symbol. With LISTS, nodes may split by lists of bins (symbol.cuh).
 //
-// variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0 FIND=0,1
-// variants: SYMBOL_BYTES=1,2 ROW_WORDS=8 FIND=0,1
-// usual: SYMBOL_BYTES=1 ROW_WORDS=8 FIND=0
+// variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0 FIND=0,1 LISTS=0,1
+// variants: SYMBOL_BYTES=1,2 ROW_WORDS=8 FIND=0,1 LISTS=0
+// usual: SYMBOL_BYTES=1 ROW_WORDS=8 FIND=0 LISTS=0
 // budget: walk registers=64 shared=16*MOST_NODES
+#ifndef LISTS
+#define LISTS 0
+#endif
 #include "symbol.cuh"
 
 #ifndef THREADS
@@ -37,17 +40,20 @@ using Found = float;
 struct __align__(16) Node {
     i32 left;   // -1 of a leaf
     i32 right;  // of a leaf, its number or the bits of its value
-    u32 feature;  // highest bit: missing values go left
-    u32 bins;     // the last bin on the left; of symbols, the missing one in the upper half
+    u32 feature;  // highest bit: missing values go left; with LISTS the next one: all but the listed bins go right
+    u32 bins;     // the last bin on the left, or NO_BIN; of symbols, the missing one in the upper half
 };
+constexpr u32 MISSING_LEFT = 1u << 31, LISTED_LEFT = LISTS ? 1u << 30 : 0u;
+constexpr u32 NO_BIN = SYMBOL_BYTES ? 0xFFFFu : 0xFFFFFFFFu;  // in its place: a list says which
 
 static __device__ __forceinline__ Node node_at(i32 node, const i32* n_bins, TREE) {
     const i32 left = left_child[node];
     if (left < 0) return {left, FIND ? node : __float_as_int(value[node]), 0, 0};
     const i32 feature = split_feature[node];
     const u32 missing = SYMBOL_BYTES ? static_cast<u32>(n_bins[feature]) << 16 : 0u;
-    return {left, right_child[node], static_cast<u32>(feature) | (default_left[node] ? 1u << 31 : 0u),
-            static_cast<u32>(split_bin[node]) | missing};
+    const u32 directions = (default_left[node] ? MISSING_LEFT : 0u) | (split_bin[node] == ALL_BUT ? LISTED_LEFT : 0u);
+    const u32 bin = LISTS && split_bin[node] < 0 ? NO_BIN : static_cast<u32>(split_bin[node]);
+    return {left, right_child[node], static_cast<u32>(feature) | directions, bin | missing};
 }
 
 #if ROW_WORDS
@@ -73,14 +79,14 @@ struct Row {
 };
 #endif
 
-// `n_nodes` : of a tree, at most. `out` : `out_stride` between its `n` rows. The next of `n_trees` trees is `next_links`,
+// `n_nodes` : of a tree, at most. `sets` : of all nodes, with LISTS. `out` : `out_stride` between its `n` rows. The next of `n_trees` trees is `next_links`,
 // for default directions and values `n_nodes` further, what it writes `next_out`. Blocks stride over the rows; those of
 // all trees are at the same rows at about the same time, whose symbols and margins they share in the L2 cache.
 extern "C" __global__ void __launch_bounds__(THREADS) walk(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, const i32* left_child, const i32* right_child, const i32* split_feature, const i32* split_bin,
-    const u8* default_left, const float* value, i32 n_nodes, i64 n, Found* out, i64 out_stride, i32 n_trees,
-    i64 next_links, i64 next_out) {
+    const u8* default_left, const float* value, SETS_PARAMETERS, i32 n_nodes, i64 n, Found* out, i64 out_stride,
+    i32 n_trees, i64 next_links, i64 next_out) {
     __shared__ Node nodes[MOST_NODES];
     const i64 tree = blockIdx.x % static_cast<u32>(n_trees);
     const i64 block = blockIdx.x / static_cast<u32>(n_trees), blocks = gridDim.x / static_cast<u32>(n_trees);
@@ -90,6 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk(
     split_bin += tree * next_links;
     default_left += tree * n_nodes;
     value += tree * n_nodes;
+#if LISTS
+    sets += tree * n_nodes * set_width;
+#endif
     out += tree * next_out;
 #define NODE_AT(node) node_at(node, n_bins, left_child, right_child, split_feature, split_bin, default_left, value)
     for (i32 node = threadIdx.x; node < min(n_nodes, MOST_NODES); node += THREADS) nodes[node] = NODE_AT(node);
@@ -99,11 +108,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk(
         const Row own(symbols, row_stride, row);
 #endif
         Node node = nodes[0];
+#if LISTS
+        i32 number = 0;
+#endif
         while (node.left >= 0) {
-            const u32 feature = node.feature & ~(1u << 31);
-            const bool missing_left = node.feature >> 31;
+            const u32 feature = node.feature & ~(MISSING_LEFT | LISTED_LEFT);
+            const bool missing_left = node.feature & MISSING_LEFT;
+            const u32 bin = node.bins & NO_BIN;
+            Predicate split = {static_cast<i32>(feature), static_cast<i32>(bin), missing_left, nullptr};
+#if LISTS
+            if (bin == NO_BIN) {
+                split.last_left = node.feature & LISTED_LEFT ? ALL_BUT : BY_SET;
+                split.list = list_of(sets, set_width, number);
+            }
+#endif
 #if SYMBOL_BYTES == 0
-            const Predicate split = {static_cast<i32>(feature), static_cast<i32>(node.bins), missing_left};
             const bool left = goes_left(SYMBOLS, static_cast<u32>(row), split);
 #else
 #if ROW_WORDS
@@ -111,10 +130,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk(
 #else
             const i32 symbol = symbol_of(SYMBOLS, static_cast<u32>(row), feature);
 #endif
-            const Predicate split = {static_cast<i32>(feature), static_cast<i32>(node.bins & 0xFFFFu), missing_left};
             const bool left = split.has(symbol, static_cast<i32>(node.bins >> 16));
 #endif
             const i32 next = left ? node.left : node.right;
+#if LISTS
+            number = next;
+#endif
             node = next < MOST_NODES ? nodes[next] : NODE_AT(next);
         }
 #if FIND

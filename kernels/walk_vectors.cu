@@ -3,6 +3,7 @@
 //
 // variants: SYMBOL_BYTES=0,1,2
 // budget: walk_vectors registers=64 shared=0
+#define LISTS 0
 #include "symbol.cuh"
 
 #ifndef THREADS
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk_vectors(
         const u32 row = static_cast<u32>(min(first + lane, n - 1));
         i32 node = 0;
         while (left_child[node] >= 0) {
-            const Predicate split = {split_feature[node], split_bin[node], default_left[node] != 0};
+            const Predicate split = {split_feature[node], split_bin[node], default_left[node] != 0, nullptr};
             const bool left = goes_left(SYMBOLS, row, split);
             node = left ? left_child[node] : right_child[node];
         }

@@ -41,6 +41,8 @@ class Root:
 
 BY_SET = -1
 """Bin of splits that send a set of bins right."""
+ALL_BUT = -2
+"""The same where GPUs have a list of the bins that do not (`bin_lists.py`)."""
 BITS = 32
 """Bins of a word of such a set."""
 

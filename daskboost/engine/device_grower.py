@@ -115,7 +115,8 @@ class DeviceGrower:
 
     def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch, over: GrownOver
                  ) -> None:  # fmt: skip
-        device, rows, kernels, params = engine.device, over.rows, over.kernels, spec.params
+        device, rows, params = engine.device, over.rows, spec.params
+        kernels = over.kernels.with_sets(spec.search_rules.regular.sets)
         self._device, self._sets, self._over = device, engine.sets, over
         self._rows, self._spec = rows, spec
         n_rows, n_features = spec.recipe.n_rows, spec.cuts.n_features
@@ -261,7 +262,9 @@ class DeviceGrower:
         parts, begin = [], 0
         for group in self._groups:
             end, own = begin + len(group.grower.tables.memory), group.grower.tables
-            tables = TreeTables(memory[:, begin:end], len(group.trees), own.capacity, len(group.trees[0]))
+            tables = TreeTables(
+                memory[:, begin:end], len(group.trees), own.capacity, len(group.trees[0]), own.set_width
+            )
             trees, n = tree_tables(tables, self._spec.cuts), len(group.trees)
             of_rounds = [trees[first : first + n] for first in range(0, len(trees), n)]
             parts.append(zip(tables.rounding[..., 2:4].tolist(), of_rounds, strict=True))

@@ -10,11 +10,13 @@ import numpy as np
 from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
-from daskboost.devices.budget.plan import FitSize, GpuGradients
+from daskboost.devices.budget.plan import NO_SETS, FitSize, GpuGradients, SetSizes
 from daskboost.devices.budget.set_size import ChunkSize, DenseSet, SetSize, kept_first
 from daskboost.devices.cpu.gradients import DIGITS
 from daskboost.devices.gpu.device import MOST_ROWS
+from daskboost.devices.gpu.rows.feature_groups import mixed_row_bytes
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
+from daskboost.devices.gpu.trees.split_sets import SetTables
 from daskboost.devices.losses import LossKernel
 from daskboost.fit.recipe import Recipe, evaluated_metrics
 from daskboost.fit.spec import FitSpec
@@ -99,14 +101,20 @@ class FitOutline:
     most_slots: int
     """Most slots of a feature."""
     n_rounds: int
+    sets: SetSizes = NO_SETS
+    mixed_row_bytes: int = 0
+    """Bytes of a row on a GPU that has symbols of one and of two bytes, where features are of codes."""
 
     @classmethod
     def of(cls, spec: FitSpec) -> FitOutline:
         """The outline of a specified fit."""
-        layout = spec.layout
+        layout, sets = spec.layout, spec.rules.sets
+        sizes = NO_SETS if sets is None else SetTables.of(layout.n_bins, sets.rules).sizes
+        row_bytes = sizes.splits_codes * mixed_row_bytes(np.diff(layout.offsets))
         return cls(
-            spec.params, spec.objective, spec.recipe, layout.n_slots, layout.most_slots, len(spec.learning_rates)
-        )
+            spec.params, spec.objective, spec.recipe, layout.n_slots, layout.most_slots, len(spec.learning_rates),
+            sizes, row_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         metrics_reason=recipe.metrics_reason, without_host=without_host,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
-        may_sort_entries=not recipe.vector_leaves and params.grow_policy != "symmetric",
+        may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
+        sets=outline.sets, mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs,
         summed_outputs=recipe.refits * len(recipe.tree_outputs[0]), rows=recipe.rows, share=recipe.share,

@@ -137,8 +137,7 @@ class Recipe:
         return f"trees grow on {rows}{drawn}; splits are searched on {searched}; {kind} leaves are {leaves}"
 
 
-def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engines: int, has_sets: bool = False
-                ) -> Recipe:  # fmt: skip
+def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engines: int) -> Recipe:
     """Decide how a fit grows its trees.
 
     Parameters
@@ -150,8 +149,6 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         Training rows of all engines.
     n_engines : int
         Engines that take part.
-    has_sets : bool, default False
-        Whether sets of categories split some features.
     """
     sources: dict[str, RowSource] = {"certified": "certified", "sampled": "drawn"}
     source = sources.get(params.out_of_core, "all")
@@ -173,8 +170,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         "best-first trees without the host have no leaves that are vectors": vectors and best_first,
     }  # fmt: skip
     host_rules = "" if source == "all" else "trees grow on a sample of the rows"
-    of_sets = "GPUs know no splits by sets of categories" if has_sets else ""
-    of_trees = host_rules or of_sets or _first_that_holds(of_leaves) or needs_host(params)
+    of_trees = host_rules or _first_that_holds(of_leaves) or needs_host(params)
     by_messages = n_engines > 1 and params.reduction in BY_MESSAGES
     why_host = f"reduction={params.reduction!r} asks for it" if by_messages else of_trees
     growth: Growth = "best first" if best_first else "levels"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from daskboost.data.categories.encoder import Encoder
 from daskboost.data.chunks.tiers import spill_path
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
+from daskboost.devices.gpu.trees.split_sets import MOST_THRESHOLD
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric
@@ -21,6 +23,8 @@ from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
 from daskboost.training.dataset import QuantizedDataset, check_same_features
+
+logger = logging.getLogger(__name__)
 
 # Contradictions between a fit's arguments that no single one of them can tell: refused before any work.
 
@@ -107,12 +111,37 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
 
     `column` : what messages call one of these columns.
     """
+    kind, _ = split_device(params.device)
     _refuse_beside(f"encodings='native' of column {column!r}", {
-        f"device={params.device!r}, where trees split by thresholds alone": split_device(params.device)[0] == "cuda",
+        f"device={params.device!r} and {_why_cpu(params)}": kind == "cuda" and bool(_why_cpu(params)),
+        "partition_by='columns', as GPUs that share features do not tell each other sets":
+            kind != "cpu" and params.partition_by == "columns",
         "multi_strategy='multi_output_tree', whose gains have no order of categories":
             params.has_vector_leaves(objective.n_outputs),
         "out_of_core='certified', which certifies splits by thresholds": params.out_of_core == "certified",
     }, "use encodings='target' for it, or leave the other out")  # fmt: skip
+
+
+def _why_cpu(params: TrainParams) -> str:
+    """Return why GPUs have no splits by sets with these parameters; empty where they have."""
+    if params.grow_policy == "symmetric":
+        return "grow_policy='symmetric', whose levels of sets CPUs alone have"
+    for name in ("cat_smooth", "cat_l2", "min_data_per_group"):
+        if getattr(params, name) > 0:
+            return f"{name}={getattr(params, name)}, a limit of sets that CPUs alone have"
+    if params.max_cat_threshold > MOST_THRESHOLD:
+        return f"max_cat_threshold={params.max_cat_threshold}, of which a GPU takes {MOST_THRESHOLD} at most"
+    return ""
+
+
+def device_of_sets(params: TrainParams) -> str:
+    """Return the device of a fit whose trees split by sets: the parameters', or the CPU where GPUs have no such splits,
+    which the log says."""
+    why = _why_cpu(params)
+    if split_device(params.device)[0] == "cpu" or not why:
+        return params.device
+    logger.info("device='auto' trains on the CPU: %s", why)
+    return "cpu"
 
 
 def check_encodings_made(params: TrainParams, schema: FeatureSchema) -> None:

@@ -39,6 +39,7 @@ from daskboost.training.checks import (
     check_rounds,
     check_same_codes,
     check_sets,
+    device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
@@ -226,7 +227,7 @@ def make_spec(
     sets = set_search(params, schema)
     if sets is not None:
         check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
-        rules, params = replace(rules, sets=sets), replace(params, device="cpu")
+        rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params))
     made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
@@ -235,7 +236,7 @@ def make_spec(
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])
-    recipe = make_recipe(params, objective, dtrain.n_rows, n_engines, has_sets=sets is not None)
+    recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
     return FitSpec(
         params=params, objective=objective, recipe=recipe,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],

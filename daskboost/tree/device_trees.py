@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
+from daskboost.devices.bin_lists import bins_of_lists
 from daskboost.devices.budget.plan import most_nodes
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.runtime.cuda import address_of
@@ -13,12 +14,14 @@ from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
 from daskboost.devices.gpu.trees.growth import GrowthRules, LevelSizes, TreeTables
 from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
+from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Bool, UInt8, UInt64, flat
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules, draws_by_node, n_groups
 from daskboost.tree.growing_tree import finished_tree
+from daskboost.tree.set_bins import sets_of_lists
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
-from daskboost.tree.table import TreeTable
+from daskboost.tree.table import LEAF, TreeTable
 
 
 def needs_host(params: TrainParams) -> str:
@@ -89,10 +92,13 @@ def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
     width = tables.sums.shape[-1] // 2
     _, _, left, right, feature, split_bin = (tables.links[..., column, :][is_node] for column in range(6))
     values = tables.values.reshape(*sizes.shape, capacity, width)[is_node]
-    grown = WalkArrays(left, right, feature, split_bin, tables.default_left[is_node] != 0, flat(values))
+    by_set = (left != LEAF) & (split_bin < 0)
+    sets = sets_of_lists(split_bin, tables.sets[is_node], by_set)
+    bins = np.where(by_set, BY_SET, split_bin)
+    grown = WalkArrays(left, right, feature, bins, tables.default_left[is_node] != 0, flat(values))
     units = tables.rounding[..., 1].reshape(-1, width).repeat(sizes.ravel(), axis=0)
     hessian = (tables.sums[is_node][:, 1::2] * units).sum(axis=1)
-    found = finished_tree(cuts, grown, tables.gains[is_node], hessian)
+    found = finished_tree(cuts, grown, sets, tables.gains[is_node], hessian)
     return found.parts(np.cumsum(sizes).tolist())
 
 
@@ -108,8 +114,8 @@ class DeviceSearch:
     """
 
     def __init__(self, kernels: SplitKernels, rules: SplitRules) -> None:
-        self._kernels, self._symmetric = kernels, rules.symmetric
-        self._regular = rules.regular
+        self._symmetric, self._regular, self._set_words = rules.symmetric, rules.regular, rules.set_words
+        self._kernels = kernels.with_sets(self._regular.sets)
         self._searched: dict[int, tuple[DeviceArray, int]] = {}
         """Address of a searched node's histogram, and the array that it lies in."""
 
@@ -121,12 +127,18 @@ class DeviceSearch:
         """Best splits of `nodes`; `built` : of the nodes that rows have built, as `empty_histograms` gives them."""
         places = self._places(nodes, built)
         given = HostNodes(places[0], places[1], nodes.sums, nodes.bounds, nodes.allowed, np.array(nodes.units))
-        found = to_host(self._kernels.search(given, self._regular, symmetric=self._symmetric))
+        results, lists = self._kernels.search(given, self._regular, symmetric=self._symmetric)
+        found = to_host(results)
         for parent in set(nodes.parents.tolist()):  # not before: the kernels read them
             self._searched.pop(parent, None)
+        bins, right_bins = found[:, 2].astype(np.int32), np.zeros((len(found), self._set_words), np.uint32)
+        by_set = bins < 0
+        if lists is not None and by_set.any():
+            right_bins = bins_of_lists(bins, to_host(lists), by_set, self._set_words)
+            bins[by_set] = BY_SET
         return Candidates(
-            np.ascontiguousarray(found[:, 0]).view(np.float64), found[:, 1].astype(np.int32),
-            found[:, 2].astype(np.int32), found[:, 3].astype(np.uint8), np.ascontiguousarray(found[:, 4:]),
+            np.ascontiguousarray(found[:, 0]).view(np.float64), found[:, 1].astype(np.int32), bins,
+            found[:, 3].astype(np.uint8), np.ascontiguousarray(found[:, 4:]), right_bins,
         )  # fmt: skip
 
     def _places(self, nodes: OpenNodes, built: DeviceArray) -> UInt64:

@@ -16,6 +16,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.row_order import BY_SET, RowSplits
 from daskboost.dtypes import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
+from daskboost.tree.category_sets import CategorySets
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.set_bins import bins_of_sets, sets_of_bins
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, scores_of
@@ -200,7 +201,9 @@ class GrowingTree:
             nodes["left"].copy(), nodes["right"].copy(), nodes["feature"].copy(), nodes["split_bin"].copy(),
             nodes["default_left"].astype(np.bool_), _saturated(weights * learning_rate), nodes["right_bins"].copy(),
         )  # fmt: skip
-        return finished_tree(self._cuts, tree, gain, hessian=(sums[:, 1::2] * np.array(units[1::2])).sum(axis=1))
+        by_set = (tree.left_child != LEAF) & (tree.split_bin == BY_SET)
+        hessian = (sums[:, 1::2] * np.array(units[1::2])).sum(axis=1)
+        return finished_tree(self._cuts, tree, sets_of_bins(tree.right_bins, by_set), gain, hessian)
 
     def _all_sums(self, of_leaves: Int64, units: Sequence[float]) -> tuple[Int64, tuple[float, ...]]:
         """Sums of all nodes from those of the leaves; children come after their parents."""
@@ -212,15 +215,16 @@ class GrowingTree:
         return sums, tuple(units)
 
 
-def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64) -> TreeTable:
-    """A tree as models have it; `gain`, `hessian` : per node, of its split and of its rows."""
+def finished_tree(cuts: Cuts, tree: WalkArrays, sets: CategorySets, gain: Float64, hessian: Float64) -> TreeTable:
+    """A tree as models have it; `sets` : those that nodes split by; `gain`, `hessian` : per node, of its split and of
+    its rows."""
     inner = tree.left_child != LEAF
     by_set = inner & (tree.split_bin == BY_SET)
     threshold = np.where(inner & ~by_set, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
     return TreeTable(
         left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
         threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),
-        cover=_saturated(hessian), value=tree.value, sets=sets_of_bins(tree.right_bins, by_set),
+        cover=_saturated(hessian), value=tree.value, sets=sets,
     )  # fmt: skip
 
 

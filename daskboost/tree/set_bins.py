@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from daskboost.devices.bin_lists import codes_of_list
 from daskboost.devices.row_order import BITS
-from daskboost.dtypes import Bool, UInt8, UInt32
+from daskboost.dtypes import Bool, Int32, UInt8, UInt32
 from daskboost.tree.category_sets import CategorySets
 
 
@@ -22,6 +23,25 @@ def sets_of_bins(right_bins: UInt32, by_set: Bool) -> CategorySets:
     own = np.where(by_set[:, None], right_bins, np.uint32(0))
     bits: UInt8 = np.unpackbits(np.ascontiguousarray(own).astype("<u4").view(np.uint8), axis=1, bitorder="little")
     return CategorySets.of_sizes(bits.sum(axis=1, dtype=np.int64), np.nonzero(bits)[1])
+
+
+def sets_of_lists(kinds: Int32, lists: Int32, by_set: Bool) -> CategorySets:
+    """Return the sets of a tree's nodes as a GPU has them (`bin_lists.py`).
+
+    Parameters
+    ----------
+    kinds : int32 array, shape (nodes,)
+        What nodes have in place of the last bin on the left.
+    lists : int32 array, shape (nodes, width)
+        Of nodes that do not split by a set, anything.
+    by_set : bool array, shape (nodes,)
+        Whether a node does.
+    """
+    sizes, found = np.zeros(len(kinds), np.int64), [np.zeros(0, np.int32)]
+    for node in np.flatnonzero(by_set).tolist():
+        found.append(codes_of_list(kinds[node], lists[node]))
+        sizes[node] = len(found[-1])
+    return CategorySets.of_sizes(sizes, np.concatenate(found))
 
 
 def bins_of_sets(sets: CategorySets, n_nodes: int) -> UInt32:

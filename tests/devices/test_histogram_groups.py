@@ -67,7 +67,7 @@ def test_every_kernel_of_narrow_rows(large: Any, columns: int, most_bins: int, r
     """Kernels of many bins need more shared memory than the emulation has by default."""
     runtime, n_bins = large or get_runtime(), [most_bins - 1] * columns
     (group,) = feature_groups(np.array(n_bins) + 1, 1, runtime.shared_bytes)
-    assert group.skewed(1, runtime.shared_bytes) == (columns, most_bins)
+    assert group.skewed(runtime.shared_bytes) == (columns, most_bins)
     layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
     g, h = make_pairs(rng, 300)
     for in_order, turned in ((False, False), (True, False), (True, True)):
@@ -169,7 +169,7 @@ def test_groups_are_of_one_width_where_few_columns_are_idle() -> None:
 def test_groups_that_rows_in_order_skew() -> None:
     def skewed(n_features: int, n_bins: int, shared_kib: int, symbol_bytes: int = 1) -> Any:
         first, *_ = feature_groups(np.full(n_features, n_bins), symbol_bytes, shared_kib << 10)
-        return first.skewed(symbol_bytes, shared_kib << 10)
+        return first.skewed(shared_kib << 10)
 
     assert skewed(28, 256, 227) == (28, 256)
     assert skewed(28, 256, 99) is None

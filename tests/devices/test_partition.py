@@ -30,7 +30,7 @@ from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.rows import feature_groups as tiles
-from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, walk_trees
+from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, WalkColumns, walk_trees
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.row_order import RowSplits
 
@@ -250,7 +250,7 @@ def test_trees_that_walk_together(name: str, n_trees: int, rng: np.random.Genera
     links, on_device = runtime.xp.asarray(links), runtime.xp.asarray(margins)
     ends = (np.stack([tree.default_left for tree in trees]).astype(np.uint8), np.stack([tree.value for tree in trees]))
     columns = (*(links[:, i] for i in range(4)), *(runtime.xp.asarray(each) for each in ends))
-    walk_trees(runtime, view, columns, on_device[:, 1:-1])
+    walk_trees(runtime, view, WalkColumns.of(columns), on_device[:, 1:-1])
     assert to_host(on_device).tobytes() == expected.tobytes()
 
 

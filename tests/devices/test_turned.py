@@ -50,7 +50,7 @@ def test_what_is_copied_is_what_is_added_in_that_order() -> None:
             room, at_least = shared_kib << 10, min(bins for bins in SKEWED_BINS if bins >= n_bins)
             first, *others = feature_groups(np.full(n_features, n_bins), 1, room)
             columns = turned_columns(n_features, 1, n_bins, room)
-            assert first.skewed(1, room) == ((columns, at_least) if columns else None)
+            assert first.skewed(room) == ((columns, at_least) if columns else None)
             assert not columns or (not others and first.n_planes == 1)
             assert turned_columns(n_features, 2, n_bins, room) == 0
     assert [turned_columns(n, 1, 200, 227 << 10) for n in (16, 17, 20, 21, 28, 29)] == [0, 20, 20, 24, 28, 0]

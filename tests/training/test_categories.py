@@ -203,7 +203,12 @@ def test_columns_of_numbers_that_hold_categories(small: Any) -> None:
 
 
 WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
-    "GPUs": ({"device": "cuda"}, "device='cuda'"),
+    "long sets on GPUs": ({"device": "cuda", "max_cat_threshold": 514},
+                          "device='cuda' and max_cat_threshold=514, of which a GPU takes 513 at most"),
+    "shared features": ({"device": "cuda", "partition_by": "columns"}, "partition_by='columns'"),
+    "levels of one split on GPUs": ({"device": "cuda", "grow_policy": "symmetric"},
+                                    "device='cuda' and grow_policy='symmetric'"),
+    "limits on GPUs": ({"device": "cuda", "cat_l2": 2.0}, r"device='cuda' and cat_l2=2.0, a limit of sets"),
     "certified trees": ({"out_of_core": "certified"}, "out_of_core='certified'"),
     "vectors": ({"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"},
                 "multi_strategy='multi_output_tree'"),

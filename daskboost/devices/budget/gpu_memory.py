@@ -21,6 +21,7 @@ from daskboost.devices.gpu.rows.metrics import (
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
+from daskboost.devices.gpu.rows.views import TAKEN_FEATURES
 from daskboost.devices.gpu.rows.watched import watched_shapes
 from daskboost.devices.gpu.runtime.launches import bytes_of
 from daskboost.devices.gpu.trees.best_first import (
@@ -37,6 +38,7 @@ from daskboost.devices.gpu.trees.node_features import feature_shapes, group_word
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
+from daskboost.devices.gpu.trees.split_sets import set_shapes
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -101,6 +103,17 @@ def view_bytes(rows: SetSize) -> int:
     """Return the bytes of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device
     as the view has them."""
     return 0 if rows.is_lent else rows.unpacked_bytes(rows.resident_rows, rows.resident_entries)
+
+
+def training_view_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """Return the same of the training rows, whose view mixes widths where it has a column-major copy."""
+    rows = size.train
+    return size.mixed_row_bytes * rows.resident_rows if has_columns and size.mixed_row_bytes else view_bytes(rows)
+
+
+def mixing_bytes(size: FitSize) -> int:
+    """Return the bytes of features that are copied into such a view at a time, of rows on the device."""
+    return 2 * TAKEN_FEATURES * size.train.part_rows if size.mixed_row_bytes else 0
 
 
 def searches_entries(size: FitSize) -> bool:
@@ -195,7 +208,8 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
     shape, symmetric = (n_nodes, size.train.n_features, size.n_slots), size.grow_policy == "symmetric"
     if size.width > 1:
         return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric))
-    return bytes_of(search_shapes(*shape, size.trees_together * symmetric))
+    of_sets = bytes_of(set_shapes(size.sets, n_nodes))
+    return bytes_of(search_shapes(*shape, size.trees_together * symmetric)) + of_sets
 
 
 def split_bytes(size: FitSize) -> int:
@@ -239,7 +253,8 @@ def _level_growth(size: FitSize) -> Growth:
     levels, together, rest = level_sizes(size), size.trees_together, size.n_trees % size.trees_together
     growers, most = [n for n in (together, rest) if n], together * levels.searched
     of_growers = (
-        frontier_bytes(n, levels, size.width) + _feature_bytes(size, n * levels.capacity, n * levels.searched)
+        frontier_bytes(n, levels, size.width, size.sets.width)
+        + _feature_bytes(size, n * levels.capacity, n * levels.searched)
         for n in growers
     )
     return Growth(
@@ -263,7 +278,7 @@ def _best_first_growth(size: FitSize) -> Growth:
     grown = 2 * most_splits(size.max_leaves) + 1
     return Growth(
         kept_histograms(size.max_leaves), step_width(size.max_leaves),
-        best_first_bytes(size.max_leaves) + _feature_bytes(size, grown, _searched_nodes(size))
+        best_first_bytes(size.max_leaves, size.sets.width) + _feature_bytes(size, grown, _searched_nodes(size))
         + search_bytes(size, _searched_nodes(size))
         + _kept_bytes(size, 2 * size.max_leaves - 1) + SEGMENT_BYTES * grown,
     )  # fmt: skip
@@ -273,7 +288,7 @@ def _kept_bytes(size: FitSize, capacity: int) -> int:
     """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, of what rounds differ
     in, and of the features that trees may use."""
     metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
-    of_round = size.n_trees * tables_bytes(1, capacity, size.width) + metrics
+    of_round = size.n_trees * tables_bytes(1, capacity, size.width, size.sets.width) + metrics
     of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
     waiting = rounds_that_wait(size.n_rounds, of_round) * of_round
     return waiting + bytes_of(round_shapes(size.n_rounds)) + size.n_trees * of_features
@@ -326,6 +341,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
         own -= ring_bytes(size) + rows.planes_bytes(size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
+        own = max(own, mixing_bytes(size) - columns_bytes(size))
         n = copied_entries(size)
         sorting = SORTING_BYTES * n
         if searches_entries(size):

@@ -26,6 +26,7 @@ from daskboost.devices.budget.gpu_memory import (
     search_bytes,
     searches_entries,
     split_bytes,
+    training_view_bytes,
     upload_bytes,
     view_bytes,
 )
@@ -276,7 +277,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         device="cuda", free_bytes=free_bytes, without_host=size.without_host, watched=size.watched,
         by_entries=searches_entries(size),
         trees_together=size.trees_together,
-        chunks_bytes=view_bytes(train),
+        chunks_bytes=training_view_bytes(size, has_columns=has_columns),
+        mixes_widths=has_columns and size.mixed_row_bytes > 0,
         columns_bytes=columns_bytes(size) if has_columns else 0,
         order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),
         gradients_bytes=gradients_bytes(size),

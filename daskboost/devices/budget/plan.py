@@ -36,6 +36,30 @@ class Reads(NamedTuple):
     has to be grown again. None where they grow best first: it depends on the data."""
 
 
+class SetSizes(NamedTuple):
+    """What the memory of a GPU's search for sets of categories depends on; see `devices/gpu/trees/split_sets.py`."""
+
+    n_coded: int = 0
+    """Features of codes that sets may split."""
+    n_chunks: int = 0
+    """Chunks of their codes."""
+    n_ends: int = 0
+    """Lists of ends of chunks."""
+    most: int = 0
+    """Codes of the longest such list."""
+    width: int = 0
+    """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
+
+    @property
+    def splits_codes(self) -> bool:
+        """Whether any feature is of codes."""
+        return self.width > 0
+
+
+NO_SETS = SetSizes()
+"""Sizes of fits without features of codes."""
+
+
 @dataclass(frozen=True)
 class FitSize:
     """All that the memory of one engine's fit depends on."""
@@ -66,6 +90,11 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    sets: SetSizes = NO_SETS
+    """What a search for sets of categories takes, where trees split by such."""
+    mixed_row_bytes: int = 0
+    """Bytes of a row whose features of few slots have symbols of one byte beside some of two (`DenseView`); 0 where no
+    such view is made."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
     own_features: bool = False
@@ -282,6 +311,8 @@ class Plan:
     """Whether there is room for trees that grow on a GPU without the host."""
     watched: bool = False
     """Whether metrics of evaluation sets are computed behind these trees, so that the host does not wait for them."""
+    mixes_widths: bool = False
+    """Whether features of few slots have symbols of one byte on a GPU where others have two."""
     by_entries: bool = False
     """Whether these find their splits in the sorted entries of sparse rows, without histograms."""
     trees_together: int = 1

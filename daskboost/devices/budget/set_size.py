@@ -286,6 +286,11 @@ class SetSize(ABC):
         """Return the bytes of so many rows in a view of a GPU."""
 
     @abstractmethod
+    def mixed_row_bytes(self, row_bytes: int) -> int:
+        """Return the bytes of a row in planes of symbols of one and of two bytes, which are so many where rows have
+        such; 0 of others."""
+
+    @abstractmethod
     def tables_bytes(self, n_slots: int) -> int:
         """Return the bytes of what a GPU unpacks rows by: symbols' places or bins' slots."""
 
@@ -324,6 +329,9 @@ class DenseSet(SetSize):
     def unpacked_bytes(self, n_rows: int, n_entries: int) -> int:
         return n_rows * self.symbol_bytes * row_columns(self.n_features, self.symbol_bytes)
 
+    def mixed_row_bytes(self, row_bytes: int) -> int:
+        return row_bytes * (self.symbol_bytes > 1)
+
     def tables_bytes(self, n_slots: int) -> int:
         return UNIT_BYTES * row_columns(self.n_features, self.symbol_bytes)
 
@@ -358,6 +366,9 @@ class SparseSet(SetSize):
 
     def unpacked_bytes(self, n_rows: int, n_entries: int) -> int:
         return 8 * (n_rows + 1) + 4 * n_entries
+
+    def mixed_row_bytes(self, row_bytes: int) -> int:
+        return 0
 
     def tables_bytes(self, n_slots: int) -> int:
         return 4 * n_slots

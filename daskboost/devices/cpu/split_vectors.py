@@ -203,4 +203,5 @@ def best_of_level(
                 for b in range(n_bins[f]):
                     if gains[b] > -np.inf:
                         summed[side, b] += gains[b] - parents[n]
-        best = best_in_level(summed[:, : n_bins[f]], any_missing, regular, CodeOrder(found.order, 0, 0), f, best, out, 0)
+        sums_of_bins, no_order = summed[:, : n_bins[f]], CodeOrder(found.order, 0, 0)
+        best = best_in_level(sums_of_bins, any_missing, regular, no_order, f, best, out, 0)

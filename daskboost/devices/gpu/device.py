@@ -242,7 +242,9 @@ class GpuDevice:
 
     def dense_view(self, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView:
         turn_rows = copy_columns and self._plan.turned_bytes > 0
-        return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
+        return DenseView(
+            self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows, mixes=self._plan.mixes_widths
+        )
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         sort_entries = copy_columns and self._plan.by_entries

@@ -105,36 +105,53 @@ class SymbolPlaces:
     groups: Sequence[FeatureGroups]
     n_features: int
     dtype: np.dtype[Any]
-    """uint8 or uint16."""
+    """uint8 or uint16: that of the features that need most."""
+    mixes: bool = False
+    """Whether other features take one byte all the same, so that places are counted in bytes."""
 
     @classmethod
-    def of_slots(cls, slots: Int64, dtype: np.dtype[Any], shared_bytes: int, most_idle: int = 0) -> SymbolPlaces:
+    def of_slots(cls, slots: Int64, dtype: np.dtype[Any], shared_bytes: int, most_idle: int = 0, *, mixes: bool = False
+                 ) -> SymbolPlaces:  # fmt: skip
         """Return those of features with so many histogram slots each, on a device whose blocks have so much shared
-        memory; `most_idle` : see `feature_groups`."""
-        return cls(feature_groups(slots, dtype.itemsize, shared_bytes, most_idle), len(slots), dtype)
+        memory; `most_idle`, `mixes` : see `feature_groups`. Where all features need as many bytes, nothing is mixed."""
+        groups = feature_groups(slots, dtype.itemsize, shared_bytes, most_idle, mixes=mixes)
+        is_mixed = len({each.symbol_bytes for each in groups}) > 1
+        if mixes and not is_mixed:
+            groups = feature_groups(slots, dtype.itemsize, shared_bytes, most_idle)
+        return cls(groups, len(slots), dtype, is_mixed)
+
+    @property
+    def flat_dtype(self) -> np.dtype[Any]:
+        """What the flat array is of."""
+        return np.dtype(np.uint8) if self.mixes else self.dtype
+
+    def row_size(self, group: FeatureGroups) -> int:
+        """Return a group's places of a row in the flat array."""
+        return group.row_bytes if self.mixes else group.columns
 
     def agrees(self, other: SymbolPlaces) -> bool:
         """Whether symbols lie at the same places."""
         mine, others = ([(each.columns, each.groups.tolist()) for each in places.groups] for places in (self, other))
-        return self.dtype == other.dtype and mine == others
+        return (self.dtype, self.mixes) == (other.dtype, other.mixes) and mine == others
 
     @property
     def columns(self) -> int:
-        """Symbols per row, padding included."""
-        return sum(each.n_planes * each.columns for each in self.groups)
+        """Places of a row, padding included."""
+        return sum(each.n_planes * self.row_size(each) for each in self.groups)
 
     def of(self, n_rows: int) -> Int64:
         """Place of each feature's first symbol, and the step from row to row; int64, shape (features, 2)."""
         places, start = np.empty((self.n_features, 2), np.int64), 0
         for each in self.groups:
+            row, step = self.row_size(each), self.row_size(each) // each.columns
             for plane, first, n, _, _ in each.groups.tolist():
-                places[first : first + n, 0] = start + plane * n_rows * each.columns + np.arange(n)
-                places[first : first + n, 1] = each.columns
-            start += each.n_planes * n_rows * each.columns
+                places[first : first + n, 0] = start + plane * n_rows * row + step * np.arange(n)
+                places[first : first + n, 1] = row
+            start += each.n_planes * n_rows * row
         return places
 
     def size(self, n_rows: int) -> int:
-        """Symbols of so many rows, padding included."""
+        """Places of so many rows, padding included."""
         return n_rows * self.columns
 
 
@@ -150,15 +167,16 @@ class DeviceSymbols:
     @classmethod
     def empty(cls, runtime: Runtime, places: SymbolPlaces, n_rows: int) -> DeviceSymbols:
         """Room for so many rows."""
-        return cls(runtime, places, n_rows, runtime.xp.zeros(places.size(n_rows), places.dtype))
+        return cls(runtime, places, n_rows, runtime.xp.zeros(places.size(n_rows), places.flat_dtype))
 
     @property
     def planes(self) -> list[DeviceArray]:
         """Return the planes of each kind of groups; shape (planes, rows, columns)."""
         found, start = [], 0
         for each in self.places.groups:
-            end = start + each.n_planes * self.n_rows * each.columns
-            found.append(self.flat[start:end].reshape(each.n_planes, self.n_rows, each.columns))
+            end = start + each.n_planes * self.n_rows * self.places.row_size(each)
+            own = self.flat[start:end].view(np.dtype(f"u{each.symbol_bytes}"))
+            found.append(own.reshape(each.n_planes, self.n_rows, each.columns))
             start = end
         return found
 
@@ -191,7 +209,7 @@ class DeviceSymbols:
 
     def in_order(self, rows: DeviceArray) -> DeviceSymbols:
         """Enqueue: return symbols whose rows are these ones of all, each once; uint32."""
-        flat = self.runtime.xp.empty(self.places.size(self.n_rows), self.places.dtype)
+        flat = self.runtime.xp.empty(self.places.size(self.n_rows), self.places.flat_dtype)
         found = DeviceSymbols(self.runtime, self.places, self.n_rows, flat)
         found.take(0, self.planes, rows)
         return found
@@ -210,10 +228,11 @@ class DeviceSymbols:
             found[:, own] = block
         return found
 
-    def put_columns(self, first: int, symbols: DeviceArray) -> None:
-        """Take a matrix of all rows, shape (rows, features), as the features from `first` on."""
+    def put_columns(self, first: int, symbols: DeviceArray, begin: int = 0) -> None:
+        """Take a matrix of all rows, or of those from `begin` on, shape (rows, features), as the features from `first`
+        on."""
         for own, block in self._blocks_of(first, first + symbols.shape[1]):
-            block[:] = symbols[:, own]
+            block[begin : begin + len(symbols)] = symbols[:, own]
 
     def _blocks_of(self, first: int, last: int) -> Iterator[tuple[slice, DeviceArray]]:
         """Give the `blocks` of some features, whose numbers count from the first of these on."""
@@ -226,8 +245,10 @@ class DeviceSymbols:
         """A copy of all rows, shape (features, rows)."""
         runtime, dtype = self.runtime, self.places.dtype
         found = runtime.xp.empty((self.places.n_features, self.n_rows), dtype)
-        kernel = runtime.kernel("by_feature", "copy_columns", SYMBOL_BYTES=dtype.itemsize)
         blocks = max(1, min(-(-self.n_rows // THREADS), BLOCKS * runtime.multiprocessors))
         for features, block in self.blocks():
+            kernel = runtime.kernel(
+                "by_feature", "copy_columns", SYMBOL_BYTES=block.itemsize, WIDENS=int(block.dtype != dtype)
+            )
             kernel(blocks, THREADS, block, self.n_rows, element_stride(block), block.shape[1], found[features])
         return found

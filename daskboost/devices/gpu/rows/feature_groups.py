@@ -11,6 +11,7 @@ dense in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,12 @@ class FeatureGroups:
     """int32, shape (groups, 5): plane, first feature, features, first bin, most bins from there on of one of them."""
     shared_bytes: int
     """What a block needs."""
+    symbol_bytes: int = 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a plane."""
+        return self.columns * self.symbol_bytes
 
     @property
     def n_planes(self) -> int:
@@ -142,9 +149,9 @@ class FeatureGroups:
     def most_bins(self) -> int:
         return int(self.groups[:, 4].max())
 
-    def skewed(self, symbol_bytes: int, shared_bytes: int) -> tuple[int, int] | None:
+    def skewed(self, shared_bytes: int) -> tuple[int, int] | None:
         """Columns and bins of the kernel for rows in order; None where groups do not fit it, or are full."""
-        if symbol_bytes != 1 or self.columns != MOST_COLUMNS:
+        if self.symbol_bytes != 1 or self.columns != MOST_COLUMNS:
             return None
         return skewed_shape(int(self.groups[:, 2].max()), self.most_bins, shared_bytes)
 
@@ -154,6 +161,10 @@ def skewed_shape(n_features: int, most_bins: int, shared_bytes: int) -> tuple[in
     columns = min((c for c in SKEWED_COLUMNS if c >= n_features), default=0)
     bins = min((b for b in SKEWED_BINS if b >= most_bins), default=0)
     return (columns, bins) if columns and bins and bins * SKEWED_BIN_BYTES <= shared_bytes else None
+
+
+MOST_BYTE_SLOTS = 256
+"""Most slots of a feature whose symbols fit a byte."""
 
 
 def room_bytes(shared_bytes: int | None) -> int:
@@ -169,37 +180,63 @@ def row_columns(n_features: int, symbol_bytes: int) -> int:
     return n_features - rest + columns
 
 
-def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int, most_idle: int = 0) -> list[FeatureGroups]:
+def runs_of_width(slots: Int64, symbol_bytes: int, *, mixes: bool) -> list[tuple[int, int, int]]:
+    """Return neighbouring features whose symbols take as many bytes: the first, the one behind the last, and bytes.
+
+    Where widths mix, features of few slots have symbols of one byte, whatever others need.
+    """
+    if not mixes or symbol_bytes == 1:
+        return [(0, len(slots), symbol_bytes)]
+    widths = np.where(slots > MOST_BYTE_SLOTS, symbol_bytes, 1)
+    borders = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(slots)]
+    return [(first, last, int(widths[first])) for first, last in pairwise(borders) if first < last]
+
+
+def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int, most_idle: int = 0, *, mixes: bool = False
+                   ) -> list[FeatureGroups]:  # fmt: skip
     """Divide features with so many histogram slots each, on a device whose blocks may have so much shared memory.
 
     Groups are as wide as shared memory allows. The last features get a narrower one where half of it would be empty,
     since columns without a feature take as long as others: unless there are wide groups and it has at most `most_idle`
-    of them.
+    of them. With `mixes`, features of at most 256 slots are in groups of symbols of one byte (`runs_of_width`).
     """
     limit = room_bytes(shared_bytes)
-    found: dict[int, list[list[int]]] = {}
+    found: dict[tuple[int, int], list[list[int]]] = {}
 
-    def bin_bytes(columns: int) -> int:
-        return NARROW_BIN_BYTES if symbol_bytes == 1 else columns * CELL_BYTES
+    def bin_bytes(columns: int, n_bytes: int) -> int:
+        return NARROW_BIN_BYTES if n_bytes == 1 else columns * CELL_BYTES
 
-    def divide(first: int, columns: int) -> None:
-        own = slots[first : first + columns]
+    def divide(first: int, columns: int, run: tuple[int, int, int]) -> None:
+        begin, end, n_bytes = run
+        own = slots[first : min(first + columns, end)]
         if not len(own):
             return
-        if columns > LEAST_COLUMNS[symbol_bytes]:
-            is_last = first > 0 and columns == MOST_COLUMNS and columns - len(own) <= most_idle
-            if (len(own) <= columns // 2 and not is_last) or int(own.max()) * bin_bytes(columns) > limit:
-                divide(first, columns // 2)
-                divide(first + columns // 2, columns // 2)
+        if columns > LEAST_COLUMNS[n_bytes]:
+            is_last = first > begin and columns == MOST_COLUMNS and columns - len(own) <= most_idle
+            if (len(own) <= columns // 2 and not is_last) or int(own.max()) * bin_bytes(columns, n_bytes) > limit:
+                divide(first, columns // 2, run)
+                divide(first + columns // 2, columns // 2, run)
                 return
-        widest, most = int(own.max()), limit // bin_bytes(columns)
-        groups = found.setdefault(columns, [])
+        widest, most = int(own.max()), limit // bin_bytes(columns, n_bytes)
+        groups = found.setdefault((columns, n_bytes), [])
         plane = groups[-1][0] + 1 if groups else 0
         groups.extend([plane, first, len(own), low, min(widest - low, most)] for low in range(0, widest, most))
 
-    for first in range(0, len(slots), MOST_COLUMNS):
-        divide(first, MOST_COLUMNS)
-    return [
-        FeatureGroups(columns, np.array(groups, np.int32), max(group[4] for group in groups) * bin_bytes(columns))
-        for columns, groups in sorted(found.items(), reverse=True)
+    for run in runs_of_width(slots, symbol_bytes, mixes=mixes):
+        for first in range(run[0], run[1], MOST_COLUMNS):
+            divide(first, MOST_COLUMNS, run)
+    made = [
+        FeatureGroups(
+            columns, np.array(groups, np.int32), max(own[4] for own in groups) * bin_bytes(columns, n_bytes), n_bytes
+        )
+        for (columns, n_bytes), groups in found.items()
     ]
+    return sorted(made, key=lambda each: (each.row_bytes, each.columns), reverse=True)
+
+
+def mixed_row_bytes(slots: Int64) -> int:
+    """Return the bytes of a row of symbols of two bytes, or of one where a feature has few slots, at most; 0 where all
+    have as many bytes, so that nothing is mixed."""
+    runs = runs_of_width(slots, 2, mixes=True)
+    widths = {n_bytes for _, _, n_bytes in runs}
+    return sum(n_bytes * row_columns(last - first, n_bytes) for first, last, n_bytes in runs) if len(widths) > 1 else 0

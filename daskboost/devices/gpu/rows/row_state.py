@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from daskboost.devices.bin_lists import lists_of_bins
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -23,7 +25,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
 )
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
-from daskboost.devices.gpu.rows.views import GpuView, small_data, walk_trees
+from daskboost.devices.gpu.rows.views import GpuView, WalkColumns, small_data, walk_trees
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing, share_of
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
@@ -37,7 +39,7 @@ from daskboost.devices.gpu.trees.known_tree import (
     sum_segments,
 )
 from daskboost.devices.gpu.trees.split import empty_histograms
-from daskboost.devices.row_order import Following, Root, RowSplits
+from daskboost.devices.row_order import BY_SET, Following, Root, RowSplits
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
 SPLIT_THREADS = 128
@@ -55,6 +57,17 @@ DIVIDED_BYTES = 1 << 22
 H100s take 24 us for sums of a half each, and 7 for splits; sums of all on both are an exchange of halves besides."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
+
+SPLIT_BIN = 4
+"""Row of splits' columns, as in `kernels/symbol.cuh`."""
+
+
+class Uploaded(NamedTuple):
+    """Splits on the device, as `GpuRows.split_rows` takes them."""
+
+    columns: DeviceArray
+    sets: DeviceArray | None
+
 
 Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
 """Gives the gradients of a chunk: float32, shape (rows, columns), C-contiguous."""
@@ -298,7 +311,7 @@ class GpuRows:
         for index, view in self._views():
             chunk = self.chunks[index]
             if applied is not None:
-                self.split_rows(view, chunk, applied)
+                self.split_rows(view, chunk, *applied)
             if len(nodes) and chunk.kept:
                 chunk.make_room(self._runtime.xp, n_nodes)
                 self.build_outputs(view, chunk, built, out, adds=is_built)
@@ -336,7 +349,7 @@ class GpuRows:
         """Return what puts the only chunk's rows into the roots of a round's trees, without the host."""
         return RoundGradients(source, self.quantizers[0], rounding, sample_below, by_weight=by_weight)
 
-    def walk(self, view: GpuView, columns: tuple[DeviceArray, ...], margins: DeviceArray) -> None:
+    def walk(self, view: GpuView, columns: WalkColumns, margins: DeviceArray) -> None:
         """Enqueue: add the leaf values of trees that grew together to the margins of all rows, float32 of shape (rows,
         outputs), by bins; `columns` : `TreeTables.walk_columns`."""
         walk_trees(self._runtime, view, columns, margins)
@@ -374,7 +387,7 @@ class GpuRows:
             out.fill(0)
         return Root(self._filled_roots(following.rounding), out)
 
-    def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray | None, leaves: DeviceArray,
+    def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: Uploaded | None, leaves: DeviceArray,
                  tree: ScalarTree, margin: DeviceArray) -> None:  # fmt: skip
         """Add the leaf values of a tree, of which `splits` are still to be applied, to the margins of all rows.
 
@@ -385,12 +398,12 @@ class GpuRows:
         rows takes less than to move rows once more and to scatter over the margins, and rows of CSR look up symbols
         slowly (`walks_fast`).
         """
-        n_splits = 0 if splits is None else splits.shape[1]
+        n_splits = 0 if splits is None else splits.columns.shape[1]
         if chunk.kept < chunk.n_rows or (view.walks_fast and NEW_LEAVES * n_splits > len(leaves)):
             tree.walk(view, margin)
             return
         if splits is not None:
-            self.split_rows(view, chunk, splits)
+            self.split_rows(view, chunk, *splits)
         tree.add_leaf_values(chunk, leaves, margin)
 
     def reserve(self, n_nodes: int, n_splits: int) -> None:
@@ -404,12 +417,14 @@ class GpuRows:
         for n_positions in {chunk.half for chunk in self.chunks}:
             self.scratch.reserve(n_positions, n_splits)
 
-    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray, sides: Collective = ALONE) -> None:
+    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray, sets: DeviceArray | None = None,
+                   sides: Collective = ALONE) -> None:  # fmt: skip
         """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
 
         `splits` : int32, shape (6, splits), on the GPU, as `kernels/partition.cu` has them; a node of -1 is no split.
-        `reserve` must have been asked for as many, and for the children. `sides` joins GPUs that have other features of
-        the same rows, one of which knows the sides of a split.
+        `reserve` must have been asked for as many, and for the children. `sets` : int32, shape (nodes, width), lists of
+        the nodes that split by sets (`bin_lists.py`), if any may. `sides` joins GPUs that have other features of the
+        same rows, one of which knows the sides of a split.
         """
         n = splits.shape[1]
         if n == 0 or chunk.n_rows == 0:
@@ -421,7 +436,8 @@ class GpuRows:
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
-        count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, chunk.order, flags, counts)
+        lists = (sets, 0 if sets is None else sets.shape[1])
+        count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, *lists, chunk.order, flags, counts)
         sides.add_up(of_rows)
         move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
@@ -447,12 +463,20 @@ class GpuRows:
         host: Int64 = to_host(counts)
         return host
 
-    def _upload(self, splits: RowSplits | None) -> DeviceArray | None:
+    def _upload(self, splits: RowSplits | None) -> Uploaded | None:
         """Splits as `split_rows` takes them, and memory for them; None if there are none."""
         if splits is None or not len(splits):
             return None
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
-        return to_device(self._runtime, splits.columns)
+        columns, sets = splits.columns, None
+        by_set = splits.split_bin == BY_SET
+        if by_set.any():
+            kinds, lists = lists_of_bins(splits.right_bins, by_set)
+            columns[SPLIT_BIN] = np.where(by_set, kinds, splits.split_bin)
+            by_node = np.zeros((int(splits.node.max()) + 1, lists.shape[1]), np.int32)
+            by_node[splits.node] = lists
+            sets = to_device(self._runtime, by_node)
+        return Uploaded(to_device(self._runtime, columns), sets)
 
 
 def rounding_of(runtime: Runtime, roundings: Sequence[Rounding]) -> DeviceRounding:
@@ -508,9 +532,9 @@ class ChunkRows:
             self.sharing.rows.add_up_shares(of_outputs[0])
         return slice(each * own.start, each * own.stop)
 
-    def split(self, splits: DeviceArray) -> None:
+    def split(self, splits: DeviceArray, sets: DeviceArray | None) -> None:
         """See `GpuRows.split_rows`."""
-        self.rows.split_rows(self.view, self.chunk, splits, self.sharing.sides)
+        self.rows.split_rows(self.view, self.chunk, splits, sets, self.sharing.sides)
 
     def add_leaves(self, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
         """Add the values of leaves that rows have reached to the margins of these; see `GpuRows.add_leaves`."""

@@ -17,7 +17,7 @@ from daskboost.devices.gpu.rows.feature_groups import cut_tiles, map_tiles
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
-from daskboost.devices.gpu.rows.views import GpuView, small_data
+from daskboost.devices.gpu.rows.views import GpuView, WalkColumns, small_data
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.trees.known_tree import VectorTree, add_leaf_vectors
 from daskboost.dtypes import ArrayModule, Float32
@@ -94,8 +94,8 @@ class VectorRows(GpuRows):
                         ) -> RoundGradients:  # fmt: skip
         return VectorGradients(self, source, rounding, sample_below)
 
-    def walk(self, view: GpuView, columns: tuple[DeviceArray, ...], margins: DeviceArray) -> None:
-        VectorTree(self._runtime, tuple(column[0] for column in columns)).walk(view, margins)
+    def walk(self, view: GpuView, columns: WalkColumns, margins: DeviceArray) -> None:
+        VectorTree(self._runtime, columns.tree(0)).walk(view, margins)
 
     def add_leaves(self, chunk: DeviceOrder, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
         add_leaf_vectors(self._runtime, chunk, leaves[0], values[0], margins)

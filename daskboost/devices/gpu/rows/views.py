@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -52,6 +53,8 @@ SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
 TAKING_BYTES = 32
 """Bytes of temporary arrays for each entry that is looked at while some are taken, about."""
+TAKEN_FEATURES = 8
+"""Features of rows on the device that are copied to other places at a time."""
 COLUMN_BYTES = 1 << 28
 """Bytes of columns that are put in another order at a time."""
 CSR = 0
@@ -86,10 +89,10 @@ class DeviceLayout:
         host = SlotLayout(offsets, self.host.n_bins[first:last], self.host.width)
         return DeviceLayout(self.runtime, host, self.first_feature + first, IDLE_SYMBOLS // n_rows)
 
-    def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
-        """Return where symbols of that type lie."""
+    def places(self, dtype: np.dtype[Any], *, mixes: bool = False) -> SymbolPlaces:
+        """Return where symbols of that type lie, or, where widths mix, of one byte where a feature needs no more."""
         slots = np.diff(self.host.offsets)
-        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle)
+        return SymbolPlaces.of_slots(slots, dtype, self.runtime.shared_bytes, self.most_idle, mixes=mixes)
 
 
 class GpuView(Protocol):
@@ -148,18 +151,22 @@ class DenseView:
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     turn_rows : bool, default False
         Whether to make a copy for passes over all rows in order, of groups that have one (`symbols.turn`).
+    mixes : bool, default False
+        Whether features of few slots shall have symbols of one byte where others need two. Single symbols are looked up
+        in the column-major copy, which must be there, and has two bytes for each.
     """
 
     joins_trees = walks_fast = True
     sorted_entries: SortedEntries | None = None
 
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
-                 copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
+                 copy_columns: bool, turn_rows: bool = False, mixes: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
         self._looked_up = layout
         """Layout of the features whose symbols are looked up one by one."""
         self._copy_columns, self._turn_rows = copy_columns, turn_rows
-        self._symbols = symbols = _joined(self.runtime, layout.places, parts, n_rows)
+        places_of = partial(layout.places, mixes=mixes and copy_columns)
+        self._symbols = symbols = _joined(self.runtime, places_of, parts, n_rows)
         self._columns = self._copied_columns()
         self._places = xp.asarray(symbols.places.of(n_rows))
         self._n_rows, self.symbol_bytes = n_rows, symbols.places.dtype.itemsize
@@ -245,7 +252,7 @@ class DenseView:
         return self._symbols.by_feature() if self._copy_columns else None
 
     def _with_copy(self, planes: _Planes) -> _Planes:
-        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if self._turn_rows else None
+        skewed = planes.host.skewed(self.runtime.shared_bytes) if self._turn_rows else None
         return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
 
     @property
@@ -276,15 +283,15 @@ class DenseView:
             tiles = mapped(runtime, tiles)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
-            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
+            shape = {"SYMBOL_BYTES": host.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
             threads, shared_bytes = BUILD_THREADS, host.shared_bytes
-            skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
+            skewed = None if order is not None or small else host.skewed(runtime.shared_bytes)
             if skewed is not None:
                 shape["SKEWED"], shape["BINS"] = skewed
                 shape["TURNED"] = int(each.turned is not None)
                 symbols = symbols if each.turned is None else each.turned
                 shared_bytes = SKEWED_BIN_BYTES * skewed[1]
-            elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
+            elif (host.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
                     threads //= 2
@@ -335,8 +342,14 @@ def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces]
     begin = 0
     for part in parts:
         if isinstance(part, DeviceSymbols):
-            if part.n_rows == n_rows and part.places.agrees(places_of(part.places.dtype)):
+            places = places_of(part.places.dtype)
+            if part.n_rows == n_rows and part.places.agrees(places):
                 return part
+            if places.mixes:
+                found = DeviceSymbols.empty(runtime, places, n_rows) if found is None else found
+                _put_features(found, begin, part)
+                begin += part.n_rows
+                continue
             part = part.rows(0, part.n_rows)
         if found is None:
             found = DeviceSymbols.empty(runtime, places_of(np.dtype(part.dtype)), n_rows)
@@ -344,6 +357,13 @@ def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces]
         begin += len(part)
     assert found is not None
     return found
+
+
+def _put_features(to: DeviceSymbols, begin: int, part: DeviceSymbols) -> None:
+    """Copy rows from `begin` on, some features at a time, as temporary arrays of all would be as large as the rows."""
+    n_features = to.places.n_features
+    for first in range(0, n_features, TAKEN_FEATURES):
+        to.put_columns(first, part.columns(first, min(first + TAKEN_FEATURES, n_features)), begin)
 
 
 class SparseView:
@@ -491,30 +511,70 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
-def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
-    """Find the leaf of every row of a tree on the device.
+class WalkColumns(NamedTuple):
+    """Trees as rows walk them, one row of nodes for each tree, or of a single tree without that axis."""
 
-    `columns` : as `ScalarTree` has them. `leaves` : int32, shape (rows,).
-    """
-    _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
+    left: DeviceArray
+    """int32."""
+    right: DeviceArray
+    feature: DeviceArray
+    split_bin: DeviceArray
+    default_left: DeviceArray
+    """uint8; this and what follows are C-contiguous where there are several trees."""
+    value: DeviceArray
+    """float32."""
+    sets: DeviceArray | None = None
+    """Lists of nodes that split by sets (`bin_lists.py`), int32, shape (..., nodes, width); None where none does."""
+
+    @property
+    def columns(self) -> tuple[DeviceArray, ...]:
+        """All but the lists."""
+        return self.left, self.right, self.feature, self.split_bin, self.default_left, self.value
+
+    @classmethod
+    def of(cls, columns: Iterable[DeviceArray], sets: DeviceArray | None = None) -> WalkColumns:
+        """Return trees of these columns, in their order."""
+        left, right, feature, split_bin, default_left, value = columns
+        return cls(left, right, feature, split_bin, default_left, value, sets)
+
+    def tree(self, place: int) -> WalkColumns:
+        """Return one of several trees."""
+        return self.of((each[place] for each in self.columns), None if self.sets is None else self.sets[place])
+
+    def alone(self) -> WalkColumns:
+        """Return a single tree as the only one of several."""
+        return self.of((each[None] for each in self.columns), None if self.sets is None else self.sets[None])
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The columns as kernels take them."""
+        return (*self.columns, self.sets, 0 if self.sets is None else self.sets.shape[-1])
 
 
-def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
+def find_leaves(runtime: Runtime, view: GpuView, columns: WalkColumns, leaves: DeviceArray) -> None:
+    """Find the leaf of every row of a tree on the device; `leaves` : int32, shape (rows,)."""
+    _walk(runtime, view, columns.alone(), leaves[:, None], find=1)
+
+
+def walk_trees(runtime: Runtime, view: GpuView, columns: WalkColumns, margin: DeviceArray) -> None:
     """Add the leaf values of several trees to the margins of all rows, by bins, in one launch.
 
-    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32: of shape (trees,
-    nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
+    `margin` : float32, shape (rows, trees), any stride.
     """
     _walk(runtime, view, columns, margin, find=0)
 
 
-def _walk(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], out: DeviceArray, *, find: int) -> None:
+def _walk(runtime: Runtime, view: GpuView, columns: WalkColumns, out: DeviceArray, *, find: int) -> None:
     n, n_trees = out.shape
     if n == 0:
         return
-    symbols, row_words = view.whole_rows
+    lists = int(columns.sets is not None)
+    symbols, row_words = (view.symbols, 0) if lists else view.whole_rows
     blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
-    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find)(
-        blocks * n_trees, WALK_THREADS, *symbols, *columns, columns[0].shape[1], n, out, element_stride(out),
-        n_trees, element_stride(columns[0]), element_stride(out.T),
+    kernel = runtime.kernel(
+        "walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find, LISTS=lists
     )
+    kernel(
+        blocks * n_trees, WALK_THREADS, *symbols, *columns.arguments, columns.left.shape[1], n, out,
+        element_stride(out), n_trees, element_stride(columns.left), element_stride(out.T),
+    )  # fmt: skip

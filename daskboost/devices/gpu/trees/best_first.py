@@ -98,8 +98,8 @@ class BestFirstGrower:
         self._width, self._most = step_width(rules.max_leaves), most_splits(rules.max_leaves)
         self._capacity = 2 * self._most + 1
         self._unasked = 1  # how often steps are queued up before the first question: as the last tree took, but for one
-        self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
-        self._grown = make_tables(self._runtime, 1, self._capacity)
+        self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1, set_width=kernels.set_width)
+        self._grown = make_tables(self._runtime, 1, self._capacity, set_width=kernels.set_width)
         self._features = make_features(self._runtime, rules.of_nodes, 1, self._capacity, 2 * self._width)
         self._more = _Grown(**make_arrays(self._runtime, _grown_shapes(self._capacity, rules.max_leaves)))
         self._slots = Slots(**make_arrays(self._runtime, slot_shapes(2 * self._width)))
@@ -148,13 +148,14 @@ class BestFirstGrower:
 
     def _steps(self, features: LevelFeatures, rows: ChunkRows) -> None:
         for _ in range(self._at_once):
-            rows.split(self._splits)
+            rows.split(self._splits, self._grown.node_sets)
             self._search(features, rows)
 
     def _search(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool = False) -> None:
         """Search the nodes that were opened last, choose, and open more."""
         rules, regular, kernels, width = self._rules, self._rules.regular, self._kernels, self._width
         results = self._best_per_node(features, rows, is_root=is_root)
+        kernels.keep_sets(self._slots.nodes, results, self._room, self._grown.node_sets)
         self._launch("choose_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
@@ -181,6 +182,8 @@ class BestFirstGrower:
             1, THREADS, *self._grown.arguments, *self._more.arguments, *regular.numbers, learning_rate,
             *tables.arguments, tables.values,
         )  # fmt: skip
+        grown = {"sets": self._grown.node_sets} if self._grown.node_sets is not None else {}
+        self._kernels.keep_sets(self._more.chosen_as, self._more.found, grown, tables.node_sets)
 
     def _launch(self, entry: str) -> Kernel:
         return self._runtime.kernel("best_first", entry, MOST_LEAVES=_queued(self._rules.max_leaves))
@@ -223,9 +226,9 @@ def _step_shapes(width: int) -> Shapes:
     return {"splits": ((6, width), np.int32), "built": ((width,), np.int32)}
 
 
-def best_first_bytes(max_leaves: int) -> int:
+def best_first_bytes(max_leaves: int, set_width: int = 0) -> int:
     """Return the bytes of what `BestFirstGrower` keeps of nodes, beside histograms and the arrays of searches."""
     capacity, width = 2 * most_splits(max_leaves) + 1, step_width(max_leaves)
     of_steps = bytes_of(slot_shapes(2 * width)) + bytes_of(_step_shapes(width))
-    of_tables = tables_bytes(1, 2 * max_leaves - 1) + tables_bytes(1, capacity)
+    of_tables = sum(tables_bytes(1, n, set_width=set_width) for n in (2 * max_leaves - 1, capacity))
     return of_tables + bytes_of(_grown_shapes(capacity, max_leaves)) + of_steps

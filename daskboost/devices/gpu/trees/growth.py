@@ -14,6 +14,7 @@ import numpy as np
 
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.row_state import ChunkRows
+from daskboost.devices.gpu.rows.views import WalkColumns
 from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
@@ -89,16 +90,18 @@ class TreeTables:
 
     Parameters
     ----------
-    memory : uint8 array of shape (..., tables_bytes(n_trees, capacity, width))
+    memory : uint8 array of shape (..., tables_bytes(n_trees, capacity, width, set_width))
         Of the device or of the host; the views have the same first axes, those of rounds.
     n_trees, capacity : int
     width : int, default 1
         Outputs of a tree: several where leaves are vectors.
+    set_width : int, default 0
+        Numbers of a set of bins; 0 where no feature is split by sets.
     """
 
-    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int, width: int = 1) -> None:
-        self.memory, self.capacity = memory, capacity
-        views = _cut(memory, _table_shapes(n_trees, capacity, width))
+    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> None:
+        self.memory, self.capacity, self.set_width = memory, capacity, set_width
+        views = _cut(memory, _table_shapes(n_trees, capacity, width, set_width))
         self.sums = views["sums"]
         """Sums of g and h of one output after the other; int64, shape (trees, capacity, 2 * width)."""
         self.limits = views["limits"]
@@ -116,15 +119,23 @@ class TreeTables:
         """Nodes and leaves; int32, shape (trees, 2)."""
         self.default_left = views["default_left"]
         """uint8, shape (trees, capacity)."""
+        self.sets = views["sets"]
+        """Lists of the nodes that split by sets (`bin_lists.py`); int32, shape (trees, capacity, set_width)."""
+
+    @property
+    def node_sets(self) -> DeviceArray | None:
+        """Return the lists by node, counted over all trees; None where no feature is split by sets."""
+        return self.sets.reshape(-1, self.set_width) if self.set_width else None
 
     def at(self, nodes: DeviceArray, per_tree: int) -> TreeNodes:
         """Return nodes of these trees, so many of each."""
         return TreeNodes(nodes, per_tree, self.capacity, self.links)
 
     @property
-    def walk_columns(self) -> tuple[DeviceArray, ...]:
+    def walk_columns(self) -> WalkColumns:
         """The trees as `views.walk_trees` takes them."""
-        return (*(self.links[:, column] for column in range(2, 6)), self.default_left, self.values)
+        links = (self.links[:, column] for column in range(2, 6))
+        return WalkColumns.of((*links, self.default_left, self.values), self.sets if self.set_width else None)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -133,13 +144,14 @@ class TreeTables:
         return (self.capacity, self.sizes, *nodes, self.rounding)
 
 
-def _table_shapes(n: int, capacity: int, width: int) -> Shapes:
+def _table_shapes(n: int, capacity: int, width: int, set_width: int) -> Shapes:
     """Return the shapes of the arrays of `TreeTables`; the widest types come first, so that all are aligned."""
     return {
         "sums": ((n, capacity, 2 * width), np.int64), "limits": ((n, capacity, 2), np.float64),
         "gains": ((n, capacity), np.float64), "rounding": ((n * width, ROUNDING), np.float64),
         "links": ((n, 6, capacity), np.int32), "values": ((n, capacity * width), np.float32),
-        "sizes": ((n, 2), np.int32), "default_left": ((n, capacity), np.uint8),
+        "sizes": ((n, 2), np.int32), "sets": ((n, capacity, set_width), np.int32),
+        "default_left": ((n, capacity), np.uint8),
     }  # fmt: skip
 
 
@@ -154,14 +166,15 @@ def _cut(memory: DeviceArray, shapes: Shapes) -> dict[str, DeviceArray]:
     return views
 
 
-def tables_bytes(n_trees: int, capacity: int, width: int = 1) -> int:
+def tables_bytes(n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> int:
     """Size of the memory of `TreeTables`."""
-    return bytes_of(_table_shapes(n_trees, capacity, width))
+    return bytes_of(_table_shapes(n_trees, capacity, width, set_width))
 
 
-def make_tables(runtime: Runtime, n_trees: int, capacity: int, width: int = 1) -> TreeTables:
+def make_tables(runtime: Runtime, n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> TreeTables:
     """On the device."""
-    return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity, width), np.uint8), n_trees, capacity, width)
+    memory = runtime.xp.zeros(tables_bytes(n_trees, capacity, width, set_width), np.uint8)
+    return TreeTables(memory, n_trees, capacity, width, set_width)
 
 
 @dataclass(frozen=True)
@@ -211,7 +224,7 @@ class TreeGrower:
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self._sizes = levels
         self._entries = entries
-        self.tables = make_tables(self._runtime, n_trees, capacity, self._width)
+        self.tables = make_tables(self._runtime, n_trees, capacity, self._width, kernels.set_width)
         """The finished trees."""
         self._features = make_features(
             self._runtime, rules.of_nodes, n_trees, capacity, n_trees * levels.searched
@@ -253,7 +266,7 @@ class TreeGrower:
         for depth in range(self._sizes.depth):
             self._choose(depth, self._search(depth, inputs.features, rows))
             if depth + 1 < self._sizes.depth or rows.reaches_leaves:
-                rows.split(self._levels[depth].splits)
+                rows.split(self._levels[depth].splits, self.tables.node_sets)
         self._finish(inputs.learning_rate)
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
@@ -306,9 +319,10 @@ class TreeGrower:
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         results = self._room["results"][: level.n_nodes]
         own = results[nodes]
-        search(level.of(nodes), regular, {**self._room, "results": own})
+        search(level.of(nodes), regular, {**self._room, **self._kernels.set_room(self._room, nodes), "results": own})
         if len(own) < len(results):
             rows.sharing.rows.gather(own, results.reshape(-1, *own.shape))
+            self._kernels.gather_sets(rows.sharing.rows, self._room, nodes)
         return results
 
     def _choose(self, depth: int, results: DeviceArray) -> None:
@@ -322,6 +336,7 @@ class TreeGrower:
             self._kernels.all_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),
         )  # fmt: skip
+        self._kernels.keep_sets(level.splits[0], results, self._room, self.tables.node_sets)
 
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular = self._rules.regular
@@ -377,7 +392,7 @@ def _leaf_shapes(n_trees: int, levels: LevelSizes) -> Shapes:
     return {"leaves": ((n_trees, levels.most_leaves), np.int32)}
 
 
-def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1) -> int:
+def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1, set_width: int = 0) -> int:
     """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches, and of what
     its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
     shapes = [_level_shapes(n_trees, levels.at(depth), width) for depth in range(levels.depth + 1)]
@@ -385,7 +400,7 @@ def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1) -> int:
     of_steps = STEP_BYTES * (width > 1) * sum(shape["nodes"][0][0] for shape in shapes[:-1])
     of_levels = sum(map(bytes_of, shapes)) + of_tiles + of_steps
     of_leaves = bytes_of(_leaf_shapes(n_trees, levels))
-    return tables_bytes(n_trees, levels.capacity, width) + of_leaves + of_levels
+    return tables_bytes(n_trees, levels.capacity, width, set_width) + of_leaves + of_levels
 
 
 def _row_stride(array: DeviceArray) -> int:

@@ -12,16 +12,25 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from daskboost.devices.bin_lists import lists_of_bins
 from daskboost.devices.cpu.scales import ScaleRule
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.rows.feature_groups import count_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import Columns, Quantizer
 from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRounding
-from daskboost.devices.gpu.rows.views import WALK_BLOCKS, WALK_THREADS, GpuView, find_leaves, small_data, walk_trees
+from daskboost.devices.gpu.rows.views import (
+    WALK_BLOCKS,
+    WALK_THREADS,
+    GpuView,
+    WalkColumns,
+    find_leaves,
+    small_data,
+    walk_trees,
+)
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
-from daskboost.devices.row_order import RowSplits
+from daskboost.devices.row_order import BY_SET, RowSplits
 
 # Trees searched on weights in place of hessians take exact sums of their leaves: `kernels/refit.cu`, `leaf_sums.cu`.
 #
@@ -91,7 +100,7 @@ class Tables(Protocol):
     def arguments(self) -> tuple[Any, ...]: ...
 
     @property
-    def walk_columns(self) -> tuple[DeviceArray, ...]: ...
+    def walk_columns(self) -> WalkColumns: ...
 
 
 def leaf_of_rows(chunk: PairSegments, tree: int = 0) -> DeviceArray:
@@ -148,7 +157,7 @@ class Refit:
         tables.sums.fill(0)
         for tree, own in enumerate(columns):
             leaf, searched = leaf_of_rows(chunk, tree), self._rounding.of(first + tree)
-            find_leaves(self._runtime, view, tuple(column[tree] for column in tables.walk_columns), leaf)
+            find_leaves(self._runtime, view, tables.walk_columns.tree(tree), leaf)
             rounding = OutputRounding(self._scales[first + tree], searched.keys, searched.sums)
             self._quantizer.add_to_leaves(own, rounding, self._sample_below, leaf, tables.sums[tree])
         self._others.add_up(tables.sums)
@@ -171,21 +180,21 @@ class ScalarTree:
     Parameters
     ----------
     runtime : Runtime
-    columns : sequence of arrays on the device, shape (nodes,)
-        Left and right child, feature and bin, int32; default left, uint8; value, float32.
+    columns : WalkColumns
+        Of a single tree.
     """
 
-    def __init__(self, runtime: Runtime, columns: tuple[DeviceArray, ...]) -> None:
+    def __init__(self, runtime: Runtime, columns: WalkColumns) -> None:
         self.runtime, self.columns = runtime, columns
 
     def walk(self, view: GpuView, margin: DeviceArray) -> None:
         """Enqueue: add leaf values to the margins of all rows, by bins; `margin` : float32, shape (rows,), any stride,
         or C-contiguous of vectors, shape (rows, outputs)."""
-        walk_trees(self.runtime, view, tuple(column[None] for column in self.columns), margin[:, None])
+        walk_trees(self.runtime, view, self.columns.alone(), margin[:, None])
 
     def add_leaf_values(self, chunk: Segments, leaves: DeviceArray, margin: DeviceArray) -> None:
         """Enqueue: add leaf values to the margins of the rows that lie in the leaves, see `margins.add_leaf_values`."""
-        add_leaf_values(self.runtime, chunk, leaves, self.columns[-1], margin)
+        add_leaf_values(self.runtime, chunk, leaves, self.columns.value, margin)
 
 
 class VectorTree(ScalarTree):
@@ -197,28 +206,34 @@ class VectorTree(ScalarTree):
             return
         blocks = min(-(-n // WALK_THREADS), self.runtime.multiprocessors * WALK_BLOCKS)
         self.runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes)(
-            blocks, WALK_THREADS, *view.symbols, *self.columns, margin.shape[1], n, margin
+            blocks, WALK_THREADS, *view.symbols, *self.columns.columns, margin.shape[1], n, margin
         )
 
     def add_leaf_values(self, chunk: Segments, leaves: DeviceArray, margin: DeviceArray) -> None:
-        add_leaf_vectors(self.runtime, chunk, leaves, self.columns[-1], margin)
+        add_leaf_vectors(self.runtime, chunk, leaves, self.columns.value, margin)
 
 
 def device_tree(runtime: Runtime, tree: WalkArrays) -> ScalarTree:
     """Bring a tree to the device, in one copy, since each takes as long as a launch."""
     n, n_words = len(tree.left_child), tree.value.size
-    numbers = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, tree.value.ravel().view(np.int32))
-    words = np.zeros(4 * n + n_words + -(-n // 4), np.int32)
-    np.concatenate(numbers, out=words[: 4 * n + n_words])
-    words[4 * n + n_words :].view(np.uint8)[:n] = tree.default_left
+    bins, lists = tree.split_bin, np.zeros((n, 0), np.int32)
+    if tree.right_bins.shape[1]:
+        by_set = (tree.left_child >= 0) & (bins == BY_SET)
+        kinds, lists = lists_of_bins(tree.right_bins, by_set)
+        bins = np.where(by_set, kinds, bins)
+    values = tree.value.ravel().view(np.int32)
+    numbers = (tree.left_child, tree.right_child, tree.feature, bins, values, lists.ravel())
+    n_numbers = 4 * n + n_words + lists.size
+    words = np.zeros(n_numbers + -(-n // 4), np.int32)
+    np.concatenate(numbers, out=words[:n_numbers])
+    words[n_numbers:].view(np.uint8)[:n] = tree.default_left
     made = to_device(runtime, words)
     links = tuple(made[k * n : (k + 1) * n] for k in range(4))
-    default_left = made[4 * n + n_words :].view(np.uint8)[:n]
+    default_left = made[n_numbers:].view(np.uint8)[:n]
     value = made[4 * n : 4 * n + n_words].view(np.float32).reshape(tree.value.shape)
+    sets = made[4 * n + n_words : n_numbers].reshape(lists.shape) if lists.size else None
     kind = VectorTree if tree.has_vectors else ScalarTree
-    return kind(runtime, (*links, default_left, value))
-
-
+    return kind(runtime, WalkColumns.of((*links, default_left, value), sets))
 
 
 @dataclass(frozen=True)

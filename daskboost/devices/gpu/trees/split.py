@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.cpu.split import Regular
+from daskboost.devices.cpu.split_sets import SetRules
 from daskboost.devices.gpu.rows.views import DeviceLayout
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import (
@@ -20,6 +21,7 @@ from daskboost.devices.gpu.runtime.launches import (
     make_arrays,
     to_device,
 )
+from daskboost.devices.gpu.trees.split_sets import SetKernels, set_shapes
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
@@ -159,6 +161,8 @@ class SplitKernels:
     """Where the features lie that are searched here."""
     share: FeatureShare | None = None
     """None where these are all."""
+    sets: SetKernels | None = None
+    """What splits features of codes; None where there are none, or this is not said yet (`with_sets`)."""
     _monotone: tuple[Int32, DeviceArray] | None = field(default=None, init=False)
     _allowed: tuple[bytes, DeviceArray] | None = field(default=None, init=False)
 
@@ -166,18 +170,28 @@ class SplitKernels:
     def runtime(self) -> Runtime:
         return self.layout.runtime
 
-    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
-        """Each node's best split, or with `symmetric` the one that gains most over all.
+    def with_sets(self, rules: SetRules) -> SplitKernels:
+        """Return kernels of the same layout that split some features by sets; the same ones where there are none."""
+        if not len(rules.is_code):
+            return self
+        return replace(self, sets=SetKernels(self.layout.runtime, self.layout.host.n_bins, rules))
 
-        int64, shape (nodes, RESULTS - 2 + 2 * outputs), on the device: as `RESULTS`, with the sums of all outputs.
+    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> tuple[DeviceArray, DeviceArray | None]:
+        """Return each node's best split, or with `symmetric` the one that gains most over all, and the lists of those
+        that split by sets.
+
+        int64, shape (nodes, RESULTS - 2 + 2 * outputs), on the device: as `RESULTS`, with the sums of all outputs. See
+        `set_shapes` for the lists.
         """
         search = self.best_of_level if symmetric else self.best_per_node
-        return search(self.upload(nodes), regular, self.room(len(nodes.sums), int(symmetric)))
+        room = self.room(len(nodes.sums), int(symmetric))
+        return search(self.upload(nodes), regular, room), room.get("sets")
 
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
         """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
         layout = self.layout.host
-        return self._made(search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
+        of_sets = {} if self.sets is None else set_shapes(self.sets.sizes, n_nodes)
+        return self._made({**search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees), **of_sets})
 
     def result_room(self, n_nodes: int) -> SearchRoom:
         """Return the part of such arrays that has what searches find, for those that have other arrays of their own."""
@@ -189,6 +203,27 @@ class SplitKernels:
             shape, dtype = shapes["results"]
             shapes = {**shapes, "found": ((len(self.share.firsts), *shape), dtype)}
         return make_arrays(self.runtime, shapes)
+
+    @property
+    def set_width(self) -> int:
+        """Numbers of a set of bins (`bin_lists.py`); 0 where no feature is split by sets."""
+        return 0 if self.sets is None else self.sets.sizes.width
+
+    def set_room(self, room: SearchRoom, nodes: slice) -> SearchRoom:
+        """Return where the lists of some of a search's nodes lie."""
+        return {} if self.sets is None else {"sets": room["sets"][nodes]}
+
+    def gather_sets(self, joined: Collective, room: SearchRoom, nodes: slice) -> None:
+        """Enqueue: every GPU has the lists of all nodes, of which each has found those of an equal share."""
+        if self.sets is not None:
+            own = room["sets"][nodes].view(np.int64)
+            joined.gather(own, room["sets"][: len(own) * joined.n_members].view(np.int64).reshape(-1, *own.shape))
+
+    def keep_sets(self, nodes: DeviceArray, results: DeviceArray, room: SearchRoom, kept: DeviceArray | None) -> None:
+        """Enqueue: nodes whose best splits are sets have these in `kept`, shape (nodes, set_width); `nodes` : int32, of
+        each slot of a search, -1 of those that are left out."""
+        if self.sets is not None and kept is not None:
+            self.sets.keep(nodes, results, room["sets"], kept)
 
     @property
     def all_bins(self) -> DeviceArray:
@@ -257,6 +292,8 @@ class SplitKernels:
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
+        if self.sets is not None:
+            self.sets.search((*self._searched(level, regular), int(level.keeps)), level.own, room, results)
         return results
 
     def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
@@ -295,7 +332,8 @@ class SplitKernels:
         return (
             level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
             level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
-            self.own_of(self.monotone_of(regular)), len(self.layout.host.n_bins), level.n_nodes,
+            self.own_of(self.monotone_of(regular)), None if self.sets is None else self.sets.is_code,
+            len(self.layout.host.n_bins), level.n_nodes,
             *regular.numbers, int(regular.plain),
         )  # fmt: skip
 

@@ -1,0 +1,143 @@
+"""The best sets of features of codes, in histograms that lie on a GPU: launches of `kernels/split_sets.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.bin_lists import list_width
+from daskboost.devices.budget.plan import SetSizes
+from daskboost.devices.cpu.split_sets import SetRules
+from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, Shapes, to_device
+from daskboost.dtypes import Int32
+
+THREADS = 256
+"""Threads of a block, as in the kernels."""
+CHUNK = 2048
+"""Codes whose ends a block finds, as there."""
+MOST_TAKEN = 512
+"""Most codes of an end, as there."""
+MOST_THRESHOLD = MOST_TAKEN + 1
+"""Largest `max_cat_threshold` of a GPU, which takes one code less from an end."""
+NO_ENDS = -1
+WARP = 32
+RESULTS = 6
+"""Numbers of a result, see `split.RESULTS`."""
+
+
+@dataclass
+class SetTables:
+    """How the codes of features are divided into chunks, and their ends joined; see `kernels/split_sets.cu`."""
+
+    coded: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+    joins: list[list[tuple[int, int, int, int]]] = field(default_factory=list)
+    """Each launch's own."""
+    n_ends: int = 0
+
+    @classmethod
+    def of(cls, n_bins: Int32, rules: SetRules) -> SetTables:
+        """Divide the codes of all features, which have so many bins; features without a set to try are left out."""
+        found = cls()
+        for feature in np.flatnonzero(rules.is_code).tolist():
+            n_codes = int(n_bins[feature]) - 1
+            is_single = n_codes < rules.max_onehot
+            most = 0 if is_single else min(rules.max_threshold, n_codes) - 1
+            if n_codes > 0 and (is_single or most > 0):
+                found._add(feature, n_codes, most)
+        return found
+
+    def _add(self, feature: int, n_codes: int, most: int) -> None:
+        place, first_chunk, n_chunks = len(self.coded), len(self.chunks), -(-n_codes // CHUNK)
+        has_ends = most > 0 and n_chunks > 1
+        first, n = self._new_ends(n_chunks if has_ends else 0)
+        self.chunks += [(place, k, first + k if has_ends else NO_ENDS) for k in range(n_chunks)]
+        launch = 0
+        while n * most > CHUNK:
+            each = CHUNK // most
+            parts = [(first + begin, min(each, n - begin)) for begin in range(0, n, each)]
+            first, n = self._new_ends(len(parts))
+            if launch == len(self.joins):
+                self.joins.append([])
+            self.joins[launch] += [(place, *part, first + k) for k, part in enumerate(parts)]
+            launch += 1
+        self.coded.append((feature, first_chunk, n_chunks, most, first, n))
+
+    def _new_ends(self, n: int) -> tuple[int, int]:
+        self.n_ends += n
+        return self.n_ends - n, n
+
+    @property
+    def sizes(self) -> SetSizes:
+        """What memory depends on."""
+        most = max((row[3] for row in self.coded), default=0)
+        return SetSizes(len(self.coded), len(self.chunks), self.n_ends, most, list_width(max(most, 1) + 1))
+
+
+def set_shapes(sizes: SetSizes, n_nodes: int) -> Shapes:
+    """Return the shapes of the arrays of a search of so many nodes; none where no feature is of codes."""
+    if not sizes.splits_codes:
+        return {}
+    of_ends, of_sets = (n_nodes, sizes.n_ends, 2, sizes.most), (n_nodes, sizes.n_coded)
+    return {
+        "end_keys": (of_ends, np.uint64), "present": ((n_nodes, sizes.n_chunks, 2), np.int64),
+        "set_results": ((*of_sets, RESULTS), np.int64), "sets": ((n_nodes, sizes.width), np.int32),
+        "end_codes": (of_ends, np.int32), "lists": ((*of_sets, sizes.width), np.int32),
+    }  # fmt: skip
+
+
+class SetKernels:
+    """Searches for the best sets of all features of codes.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    n_bins : int32 array, shape (features,)
+    rules : SetRules
+    """
+
+    def __init__(self, runtime: Runtime, n_bins: Int32, rules: SetRules) -> None:
+        tables = SetTables.of(n_bins, rules)
+        self._runtime, self.sizes = runtime, tables.sizes
+        self.is_code = to_device(runtime, rules.is_code)
+        """Whether sets split each feature; uint8, shape (features,), on the device."""
+        self._coded, self._chunks = (self._uploaded(rows) for rows in (tables.coded, tables.chunks))
+        self._joins = [self._uploaded(rows) for rows in tables.joins]
+
+    def _uploaded(self, rows: Sequence[tuple[int, ...]]) -> DeviceArray:
+        return to_device(self._runtime, np.array(rows, np.int32).reshape(len(rows), -1))
+
+    def search(self, searched: tuple[Any, ...], own: DeviceArray, room: Mapping[str, DeviceArray], results: DeviceArray
+               ) -> None:  # fmt: skip
+        """Enqueue: `results`, the best splits by thresholds, become the best of all, and the lists of those that are
+        sets lie in `room["sets"]`.
+
+        `searched` : arguments that searching kernels share, with `keeps`. `own` : `Level.own`. `room` : `set_shapes`.
+        """
+        n, sizes, coded = len(own), self.sizes, self._coded
+        if not sizes.n_coded:
+            return
+        ends = (room["end_keys"], room["end_codes"], sizes.n_ends, sizes.most)
+        self._launch("ends_of_chunks", n * sizes.n_chunks, *searched, coded, self._chunks, sizes.n_chunks, *ends,
+                     room["present"])  # fmt: skip
+        for joins in self._joins:
+            self._launch("join_ends", n * len(joins), own, coded, joins, len(joins), *ends)
+        self._launch("best_of_codes", n * sizes.n_coded, *searched, coded, sizes.n_coded, sizes.n_chunks, *ends,
+                     room["present"], sizes.width, room["set_results"], room["lists"])  # fmt: skip
+        self._launch("best_of_sets", -(-n * WARP // THREADS), own, n, sizes.n_coded, room["set_results"], room["lists"],
+                     sizes.width, results, room["sets"])  # fmt: skip
+
+    def keep(self, nodes: DeviceArray, results: DeviceArray, sets: DeviceArray, kept: DeviceArray) -> None:
+        """Enqueue: nodes that split by sets have their lists in `kept`, shape (nodes, width).
+
+        `nodes` : int32, of each slot, -1 of those that are left out. `results`, `sets` : of slots, as a search finds
+        them.
+        """
+        self._launch("keep_lists", -(-len(nodes) * WARP // THREADS), nodes, len(nodes), results, sets, self.sizes.width,
+                     kept)  # fmt: skip
+
+    def _launch(self, entry: str, blocks: int, *arguments: KernelArgument) -> None:
+        self._runtime.kernel("split_sets", entry)(blocks, THREADS, *arguments)

@@ -1,0 +1,30 @@
+// Sets of bins by which splits divide features of codes: lists of the few bins that a set has, or lacks.
+//
+// In place of the last bin on the left a split has BY_SET, where the bins of its node's list go right, or ALL_BUT, where all
+// others do (`BY_SET` and `ALL_BUT` of `daskboost/devices/row_order.py`). A list has `set_width` numbers: how many bins there
+// are, then these, increasing. So a set takes a search of a few steps in memory that stays in the cache, whatever the number
+// of a feature's bins.
+#pragma once
+
+#include "types.cuh"
+
+constexpr i32 BY_SET = -1;
+constexpr i32 ALL_BUT = -2;
+
+// The lists of all nodes; null where no node has one.
+#define SETS_PARAMETERS const i32 *sets, i32 set_width
+
+static __device__ __forceinline__ const i32* list_of(const i32* sets, i32 set_width, i64 node) {
+    return sets ? sets + node * set_width : nullptr;
+}
+
+static __device__ __forceinline__ bool is_listed(const i32* list, i32 bin) {
+    i32 low = 1, high = list[0] + 1;
+    const i32 end = high;
+    while (low < high) {
+        const i32 middle = (low + high) / 2;
+        if (list[middle] < bin) low = middle + 1;
+        else high = middle;
+    }
+    return low < end && list[low] == bin;
+}

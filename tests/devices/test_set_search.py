@@ -1,0 +1,151 @@
+"""The search for sets of GPUs against the naive twin and against the CPU's, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import EagerThreads, make_layout
+from reference import split, split_sets
+from tree.test_category_splits import UNITS, Case, histogram_of
+
+from daskboost.devices.bin_lists import bins_of_lists, lists_of_bins
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.devices.gpu.trees.split import SplitKernels
+from daskboost.devices.gpu.trees.split_sets import CHUNK, MOST_TAKEN, SetTables
+from daskboost.devices.row_order import ALL_BUT, BY_SET
+from daskboost.dtypes import Int64
+from daskboost.tree.device_trees import DeviceSearch
+from daskboost.tree.set_bins import sets_of_bins
+from daskboost.tree.split_search import Candidates, OpenNodes, SetSearch, SplitRules, SplitSearch
+
+RULES = {
+    "plain": split.Rules(1.0), "no penalty": split.Rules(0.0, least_h=0.5),
+    "limits": split.Rules(3.5, alpha=0.4, step=0.3, least_h=3.0),
+}  # fmt: skip
+
+
+def make_case(rng: np.random.Generator, n_bins: list[int], n_rows: int, limits: split_sets.SetRules, rules: str
+              ) -> Case:  # fmt: skip
+    """Rows of one node, some of which lack values, of codes and of numbers; ties are frequent."""
+    symbols = np.stack([rng.integers(0, n + 1, n_rows) for n in n_bins], axis=1)
+    g, h = rng.integers(-3, 4, n_rows), rng.integers(1, 5, n_rows)
+    return Case(split.Rows(symbols, g, h, n_bins, UNITS), RULES[rules], limits)
+
+
+def rules_of(case: Case) -> SplitRules:
+    n_bins, limits, rules = case.rows.n_bins, case.limits, case.rules
+    is_code = np.array([feature in limits.codes for feature in range(len(n_bins))])
+    most = max(n - 1 for n, own in zip(n_bins, is_code, strict=True) if own)
+    sets = SetSearch(is_code, most, limits.max_onehot, limits.max_threshold)
+    monotone = np.zeros(len(n_bins), np.int32)
+    return SplitRules(rules.reg_lambda, rules.alpha, rules.step, rules.least_h, monotone, False, sets)
+
+
+def nodes_of(cases: list[Case], allowed: Any = None) -> tuple[OpenNodes, Int64]:
+    """The nodes of these cases, and histograms that rows have built."""
+    ids, bounds = np.arange(len(cases), dtype=np.int32), np.tile([-np.inf, np.inf], (len(cases), 1))
+    allowed = np.ones((1, len(cases[0].rows.n_bins)), np.uint8) if allowed is None else allowed
+    sums = np.array([case.rows.sums for case in cases], np.int64)
+    built = np.stack([histogram_of(case.rows, "pairs") for case in cases])
+    return OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, allowed, UNITS), built
+
+
+def find_both(runtime: Runtime, cases: list[Case], allowed: Any = None) -> tuple[Candidates, Candidates]:
+    """What a GPU finds, and what a CPU does."""
+    layout, rules = make_layout(list(cases[0].rows.n_bins)), rules_of(cases[0])
+    nodes, built = nodes_of(cases, allowed)
+    on_device = runtime.xp.asarray(built)[:, :, None]
+    found = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules).search(nodes, on_device)
+    n_features = len(layout.n_bins)
+    return found, SplitSearch(layout, rules, EagerThreads(1), (0, n_features)).search(nodes, built)
+
+
+def assert_same(found: Candidates, expected: Candidates) -> None:
+    for name in ("gain", "feature", "split_bin", "default_left", "left"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    by_set = expected.split_bin == BY_SET
+    mine, other = (sets_of_bins(each.right_bins, by_set) for each in (found, expected))
+    assert mine.lists == other.lists
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_best_set_is_the_naive_one(rules: str, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Of one level and of several, among thresholds; features that may not be used are not."""
+    for max_onehot, max_threshold in (4, 64), (30, 64), (1, 3):
+        limits = split_sets.SetRules(frozenset({0, 2, 3}), max_onehot, max_threshold)
+        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules) for n in (1, 7, 60, 90)]
+        allowed = (rng.random((len(cases), 4)) < 0.8).astype(np.uint8)
+        found, expected = find_both(runtime, cases, allowed)
+        assert_same(found, expected)
+        for row, case in enumerate(cases):
+            naive = split_sets.best(case.rules, limits, case.rows, np.flatnonzero(allowed[row]).tolist())
+            assert found.gain[row] == naive.gain
+            if naive.gain > -np.inf:
+                assert (found.feature[row], found.split_bin[row]) == (naive.feature, naive.bin)
+                assert frozenset(sets_of_bins(found.right_bins[row][None], np.array([naive.bin == BY_SET]))
+                                 .categories.tolist()) == split_sets.right_bins_of(naive)  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_codes", "max_threshold"), [
+    (CHUNK, 64), (CHUNK + 1, 2), (5 * CHUNK - 3, MOST_TAKEN + 1), (2 * CHUNK + 7, 300),
+])  # fmt: skip
+def test_many_codes(n_codes: int, max_threshold: int, runtime: Runtime, rng: np.random.Generator) -> None:
+    """In several chunks, and where ends of chunks are joined before the last; most codes have no rows and are equal."""
+    limits = split_sets.SetRules(frozenset({1}), 4, max_threshold)
+    cases = [make_case(rng, [4, n_codes + 1], n, limits, "plain") for n in (40, 3 * n_codes)]
+    found, expected = find_both(runtime, cases)
+    assert (expected.split_bin == BY_SET).any()
+    assert_same(found, expected)
+
+
+def test_chunks_are_joined_until_a_block_takes_them() -> None:
+    n_bins, rules = np.array([3 * CHUNK + 1, 9, 40 * CHUNK + 1, 70, 1, 2], np.int32), SetSearch(
+        np.array([True, False, True, True, True, True]), 40 * CHUNK, 4, 64
+    ).rules  # fmt: skip
+    tables = SetTables.of(n_bins, rules)
+    assert [row[0] for row in tables.coded] == [0, 2, 3, 5]
+    assert [row[2] for row in tables.coded] == [3, 40, 1, 1]
+    assert [row[3] for row in tables.coded] == [63, 63, 63, 0]
+    assert [row[5] for row in tables.coded] == [3, 2, 0, 0]
+    assert [len(joins) for joins in tables.joins] == [2]
+    assert all(n * 63 <= CHUNK for joins in tables.joins for _, _, n, _ in joins)
+    assert tables.sizes.n_ends == 3 + 40 + 2 and tables.sizes.width == 66
+
+
+def test_children_of_built_siblings(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Sums of a node that rows did not build are its parent's less its sibling's, and kept for its children."""
+    limits = split_sets.SetRules(frozenset({0, 2}), 4, 9)
+    parent = make_case(rng, [CHUNK + 50, 4, 3], 300, limits, "plain")
+    layout, rules = make_layout(list(parent.rows.n_bins)), rules_of(parent)
+    root, built = nodes_of([parent])
+    device = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
+    cpu = SplitSearch(layout, rules, EagerThreads(1), (0, 3))
+    assert_same(device.search(root, runtime.xp.asarray(built)[:, :, None]), cpu.search(root, built.copy()))
+    rows, first = parent.rows, 0
+    for n in (100, 40):  # rows of the built child; then the other one's children
+        some = slice(first, first + n)
+        child = split.Rows(rows.symbols[some], rows.g[some], rows.h[some], rows.n_bins, UNITS)
+        rest = split.Rows(rows.symbols[first + n :], rows.g[first + n :], rows.h[first + n :], rows.n_bins, UNITS)
+        left = 1 if first == 0 else 3
+        ids, above = np.array([left, left + 1], np.int32), np.full(2, 0 if first == 0 else 2, np.int32)
+        sums, bounds = np.array([child.sums, rest.sums], np.int64), np.tile([-np.inf, np.inf], (2, 1))
+        nodes = OpenNodes(ids, above, ids[:1], sums, bounds, np.ones((1, 3), np.uint8), UNITS)
+        own = histogram_of(child, "pairs")[None]
+        assert_same(device.search(nodes, runtime.xp.asarray(own)[:, :, None]), cpu.search(nodes, own))
+        first += n
+
+
+def test_lists_have_what_is_shorter(rng: np.random.Generator) -> None:
+    bits = np.zeros((5, 64), np.uint8)
+    bits[0, [3, 40]] = bits[1, :60] = bits[3, :50] = 1
+    bits[1, 7] = bits[3, 20] = 0
+    words = np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+    by_set = np.array([True, True, False, True, False])
+    kinds, lists = lists_of_bins(words, by_set)
+    assert kinds[by_set].tolist() == [BY_SET, ALL_BUT, ALL_BUT]
+    assert lists[0, :3].tolist() == [2, 3, 40]
+    assert lists[1, : lists[1, 0] + 1].tolist() == [6, 7, 60, 61, 62, 63, 64]
+    np.testing.assert_array_equal(bins_of_lists(kinds, lists, by_set, 2)[by_set], words[by_set])
