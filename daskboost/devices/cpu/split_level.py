@@ -29,6 +29,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     scan_feature,
     totals_of,
+    widest,
 )
 from daskboost.devices.cpu.split_sets import CodeOrder, best_of_sets, sets_of_side, write_set
 from daskboost.devices.row_order import BY_SET
@@ -108,6 +109,8 @@ def best_of_level(
     """Write the split among some features whose gain, summed over all nodes, is largest, to the first row of `out`,
     but for its sums; the row stays as it is where no split gains anything. `nodes` says of each what is allowed."""
     n_nodes, allowed, best = len(nodes.sums), nodes.allowed, 0.0
+    most = widest(slots.n_bins, features)
+    found, of_level = empty_gains(1, most), np.empty((2, most))
     for f in range(features[0], features[1]):
         usable = True
         for n in range(n_nodes):
@@ -115,7 +118,8 @@ def best_of_level(
         if not usable:
             continue
         n_bins, begin, any_missing = slots.n_bins[f], slots.offsets[f] - slots.first_slot, False
-        found, sums = empty_gains(1, n_bins), np.zeros((2, n_bins))
+        sums = of_level[:, :n_bins]
+        sums[:] = 0.0
         order = CodeOrder(found.order, 0, 0)
         if is_code(regular.sets, f):
             for n in range(n_nodes):
