@@ -112,8 +112,9 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
     `column` : what messages call one of these columns.
     """
     kind, _ = split_device(params.device)
+    is_named, why = kind == "cuda", _why_cpu(params)
     _refuse_beside(f"encodings='native' of column {column!r}", {
-        f"device={params.device!r} and {_why_cpu(params)}": kind == "cuda" and bool(_why_cpu(params)),
+        f"device={params.device!r} and {why}": is_named and bool(why),
         "partition_by='columns', as GPUs that share features do not tell each other sets":
             kind != "cpu" and params.partition_by == "columns",
         "multi_strategy='multi_output_tree', whose gains have no order of categories":
