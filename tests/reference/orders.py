@@ -16,14 +16,14 @@ def ordered_statistics(
     """Return of each row the share of each wanted label among the rows of its value that come before it, with one row
     more that has the prior.
 
-    Rows of no weight have statistics and do not count; rows of value None have the priors, and do not count.
+    Rows of no weight, and those of value None, have the priors and do not count.
     """
     found = np.empty((len(values), len(wanted)), np.float32)
     seen: dict[Hashable, list[float]] = {}
     for row in range(len(values)):
-        before = [] if values[row] is None else seen.setdefault(values[row], [])
+        is_counted = values[row] is not None and weights[row] > 0
+        before = seen.setdefault(values[row], []) if is_counted else []
         for j, label in enumerate(wanted):
             found[row, j] = (sum(each == label for each in before) + priors[j]) / (len(before) + 1)
-        if weights[row] > 0:
-            before.append(labels[row])
+        before.append(labels[row])
     return found

@@ -6,7 +6,7 @@
 These are CatBoost's ordered statistics (Prokhorenkova et al., CatBoost: unbiased boosting with categorical features,
 2018): (sum over earlier rows + prior) / (earlier rows + 1). What came before a partition's rows is an exclusive scan
 of what partitions count, in their order: of integers, by the same tables as those of folds, with one fold of all rows.
-So partitions, threads and workers do not show.
+So partitions, threads and workers do not show. Rows of no weight, which do not count, have the priors.
 
 Each partition keeps the counts of the codes that its rows have, 8 x (2 + m) bytes each for m statistics, or of all
 codes where these are few beside its rows.
@@ -133,13 +133,14 @@ def earlier_values(before: FoldTable, codes: Int32 | Int64, levels: UInt8, stati
     codes : int32 or int64 array, shape (rows,)
         -1 is missing, a code of its own; lower ones have the priors and do not count.
     levels : uint8 array, shape (rows,)
-        See `Target.levels`.
+        See `Target.levels`; rows that are not to be counted have the priors.
     """
+    from daskboost.devices.cpu.statistics import NOT_COUNTED
     from daskboost.devices.cpu.statistics import earlier_values as set_values
 
     cells = np.where(codes < 0, before.n_codes, codes).astype(np.int64)
     places = cells if before.cells is None else np.searchsorted(before.cells, cells)
-    places[codes < -1] = -1
+    places[(codes < -1) | (levels == NOT_COUNTED)] = -1
     values = np.empty((len(codes), before.counts.shape[1] - 1), np.float32)
     set_values(places, levels, before.counts.copy(), statistics, values)
     return values
