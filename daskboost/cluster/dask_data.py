@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
@@ -148,12 +149,13 @@ class ClusterRunner:
         found: T = compute(self.client, [_sum_of(source.delayed(reader))])[0]
         return found
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
-        """See `Runner.kept_total`; the sum stays with a worker until nobody refers to what stands for it."""
+    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+                   ) -> tuple[object, R]:  # fmt: skip
+        """See `Runner.kept_total`; it stays with a worker until nobody refers to what stands for it."""
         from dask import delayed
 
-        kept = self.client.persist(_sum_of(source.delayed(reader)))
-        return kept, compute(self.client, [delayed(summary)(kept)])[0]
+        found = self.client.persist(delayed(kept, pure=False)(_sum_of(source.delayed(reader))))
+        return found, compute(self.client, [delayed(summary)(found)])[0]
 
     def quantize(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial, reduce
-from operator import add
+from operator import iadd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,6 +107,7 @@ class SharedViews:
 
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -157,11 +158,12 @@ class LocalRunner:
 
     def total(self, source: Source, reader: Reader[T]) -> T:
         """See `Runner.total`."""
-        return reduce(add, source.read_by(reader))
+        return reduce(iadd, source.read_by(reader))
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[T, R]:
+    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+                   ) -> tuple[S, R]:  # fmt: skip
         """See `Runner.kept_total`."""
-        found = self.total(source, reader)
+        found = kept(self.total(source, reader))
         return found, summary(found)
 
 

@@ -131,7 +131,7 @@ def test_a_rows_own_label_does_not_show(data: st.DataObject) -> None:
     folds = folds_of(7, 5, n)
 
     def values(levels: Any) -> Float32:
-        counts = FoldCounts.of([codes], [4], 7, 5, levels, target)
+        counts = FoldCounts.of([codes], [4], 7, folds, levels, target)
         return counts.values(0, codes, folds, target.statistics((0.25, 0.5)))
 
     changed = levels.copy()

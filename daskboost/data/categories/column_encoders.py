@@ -20,7 +20,7 @@ from daskboost.data.input.row_batch import CATEGORY_CODE
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
-    from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
+    from daskboost.data.categories.pairs import KeptCounts, PairEncoder
     from daskboost.devices.cpu.statistics import Statistics
 
 TARGET, ONEHOT, NATIVE = "target", "onehot", "native"
@@ -32,7 +32,7 @@ class RowStatistics:
     """How rows of a block get target statistics: rows that are trained on from other folds, others from all rows."""
 
     statistics: Statistics
-    counts: CategoryCounts | None
+    counts: KeptCounts | None
     folds: UInt8 | None
 
     def of(self, place: int, table: StatisticTable, codes: Int32) -> Float32:

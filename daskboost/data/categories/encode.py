@@ -27,13 +27,12 @@ from daskboost.data.categories.column_encoders import (
     TargetColumn,
 )
 from daskboost.data.categories.encoder import Encoder, category_columns, codes_of
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, FoldCounts, folds_of
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
     Pair,
-    PairCounts,
     PairEncoder,
     chosen_pairs,
 )
@@ -188,19 +187,12 @@ class FoldReader:
         with naming(where):
             codes = codes_of(self.levels, self.spec, block)
             levels = self.target.levels(*_labels(block, given, self.spec))
-        n_codes = [own.n_levels for own in self.levels if own is not None]
-        counted = [found for found in codes if found is not None]
-        seed, first_row = self.options.seed, given[FIRST_ROW]
-        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads)
-        if not self.pairs:
-            return CategoryCounts(counts, ())
-        each = zip(self.spec.schema.columns.categorical, codes, strict=True)
-        of_columns = {at: found for at, found in each if found is not None}
-        folds, most, steps = folds_of(seed, first_row, len(levels)), self.options.most_levels, self.target.steps
-        pairs = on_threads(
-            lambda pair: PairCounts.of(pair, of_columns, most, folds, levels, steps), self.pairs, self.spec.threads
-        )
-        return CategoryCounts(counts, tuple(pairs))
+        each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
+        counted = {at: (own.n_levels, found) for at, own, found in each if own is not None and found is not None}
+        return CategoryCounts.of(
+            {at: found for at, (_, found) in counted.items()}, {at: n for at, (n, _) in counted.items()}, self.pairs,
+            self.options.most_levels, self.options.seed, given[FIRST_ROW], levels, self.target, self.spec.threads,
+        )  # fmt: skip
 
 
 def _labels(x: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:
@@ -256,7 +248,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     n_levels = {at: own.n_levels for at, own in each if own is not None}
     pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
     reader = FoldReader(spec, counted, pairs, target, options)
-    counts, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+    counts, summary = runner.kept_total(numbered, reader, attrgetter("kept"), attrgetter("summary"))
     tables = iter(summary.columns.tables)
     encoders = [
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)

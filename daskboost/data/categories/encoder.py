@@ -17,7 +17,7 @@ import numpy as np
 from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatistics, encoder_from_json
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
 from daskboost.data.categories.levels import Levels
-from daskboost.data.categories.pairs import CategoryCounts, PairEncoder
+from daskboost.data.categories.pairs import KeptCounts, PairEncoder
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
@@ -127,7 +127,7 @@ class Encoder:
             Which columns of the block are the raw ones, and what stands for missing numbers.
         given : mapping
             Of rows that are trained on, whose own labels must not show, the id of the first under `FIRST_ROW`, and
-            `CategoryCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
+            `KeptCounts` of all training rows under `FOLD_COUNTS`: statistics are then of rows in other folds. By
             default they are those of all rows that the model was trained on.
 
         Returns
@@ -140,7 +140,7 @@ class Encoder:
         DataTypeError, DataError
             As `ReadSpec.read` of numerical columns, and `Levels.codes` of categorical ones.
         """
-        from daskboost.devices.cpu.threads import by_ranges, on_threads
+        from daskboost.devices.cpu.threads import by_ranges
 
         rows = host_block(block)
         found = np.empty((n_rows_of(rows), self.schema.n_features), np.float32)
@@ -148,9 +148,7 @@ class Encoder:
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
         columns = [codes for codes in codes_of(levels, spec, rows) if codes is not None]
-        counts: CategoryCounts | None = given.get(FOLD_COUNTS)
-        if counts is not None:  # found once, on a thread each, before all threads ask for them
-            on_threads(lambda own: own.cells, [counts.of_pair(own.pair) for own in self.pairs], spec.threads)
+        counts: KeptCounts | None = given.get(FOLD_COUNTS)
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
@@ -166,7 +164,7 @@ class Encoder:
         by_ranges(fill, len(found), spec.threads)
         return found
 
-    def _fill_codes(self, columns: Sequence[Int32], counts: CategoryCounts | None, folds: UInt8 | None, out: Float32
+    def _fill_codes(self, columns: Sequence[Int32], counts: KeptCounts | None, folds: UInt8 | None, out: Float32
                     ) -> None:  # fmt: skip
         """Set the features of categorical columns by their codes; of rows that are trained on by their folds."""
         statistics = RowStatistics(self.target.statistics(self.priors), counts, folds)

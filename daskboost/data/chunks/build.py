@@ -36,6 +36,7 @@ from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
@@ -73,12 +74,14 @@ class Runner(Protocol):
         ...
 
     def total(self, source: Source, reader: Reader[T]) -> T:
-        """Sum of what a reader makes of each partition, in their order."""
+        """Sum of what a reader makes of each partition, in any order; parts are added by `+=`, which may change the
+        first of them."""
         ...
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
-        """What stands for such a sum among the blocks of partitions, as it may stay where these lie; and its
-        summary."""
+    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+                   ) -> tuple[object, R]:  # fmt: skip
+        """What stands for what is kept of such a sum among the blocks of partitions, as it may stay where these lie;
+        and its summary."""
         ...
 
 
