@@ -33,8 +33,9 @@ from daskboost.cluster.dask_tasks import (
     submit_and_end,
     workers_of,
 )
+from daskboost.cluster.dask_totals import summed
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -62,8 +63,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
-ADDED_AT_ONCE = 8
-"""Sums of partitions that one task adds up."""
 LEAST_SHARE = 0.05
 """Share of a worker's memory limit that chunks may take in RAM however small the limit."""
 
@@ -144,18 +143,20 @@ class ClusterRunner:
 
         return compute(self.client, [delayed(function)(block) for block in blocks])
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
         """See `Runner.total`."""
-        found: T = compute(self.client, [_sum_of(source.delayed(reader))])[0]
-        return found
+        return summed(self.client, source, reader, lambda total: compute(self.client, [total])[0])
 
-    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
                    ) -> tuple[object, R]:  # fmt: skip
         """See `Runner.kept_total`; it stays with a worker until nobody refers to what stands for it."""
         from dask import delayed
 
-        found = self.client.persist(delayed(kept, pure=False)(_sum_of(source.delayed(reader))))
-        return found, compute(self.client, [delayed(summary)(found)])[0]
+        def use(total: Delayed) -> tuple[Delayed, R]:
+            found = self.client.persist(delayed(kept, pure=False)(total))
+            return found, compute(self.client, [delayed(summary)(found)])[0]
+
+        return summed(self.client, source, reader, use)[1]
 
     def quantize(
         self,
@@ -227,17 +228,6 @@ class ClusterRunner:
             on_loop(self.client, drop(self.client, name))
             raise
         return ClusterShards(self.client, name, tuple(worker for _, worker in done))
-
-
-def _sum_of(parts: Sequence[Delayed]) -> Delayed:
-    """Return the sum of parts in their order, some added up in each task."""
-    from dask import delayed
-
-    while len(parts) > 1:
-        added = delayed(partial(reduce, add), pure=False)
-        firsts = range(0, len(parts), ADDED_AT_ONCE)
-        parts = [added(list(parts[first : first + ADDED_AT_ONCE])) for first in firsts]
-    return parts[0]
 
 
 def _check_directory(place: WorkerPlace, path: Path) -> None:

@@ -12,7 +12,7 @@ from operator import iadd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -156,14 +156,21 @@ class LocalRunner:
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
         """See `Runner.total`."""
-        return reduce(iadd, source.read_by(reader))
+        sizes: list[int] = []
 
-    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+        def sized(part: A) -> A:
+            sizes.append(part.n_rows)
+            return part
+
+        total: A = reduce(iadd, map(sized, source.read_by(reader)))
+        return sizes, total
+
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
                    ) -> tuple[S, R]:  # fmt: skip
         """See `Runner.kept_total`."""
-        found = kept(self.total(source, reader))
+        found = kept(self.total(source, reader)[1])
         return found, summary(found)
 
 

@@ -273,7 +273,7 @@ class QuantizedDataset:
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
-            source = encoded(source, options.categories, runner)
+            source = encoded(source, replace(options.categories, memory_limit=host_memory_limit), runner)
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)

@@ -23,6 +23,7 @@ from daskboost.data.categories import pairs as module
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import folds_of
+from daskboost.data.categories.level_rooms import MOST_BYTES
 from daskboost.data.categories.pairs import (
     MOST_PAIRS,
     Pair,
@@ -236,8 +237,9 @@ def test_damaged_pairs_are_refused(frame: pd.DataFrame, damage: str) -> None:
         Encoder.from_json(values)
 
 
-def columns_of(n_levels: dict[int, int], n_rows: int = 10**6, n_statistics: int = 1, complexity: int = 2) -> Any:
-    return [pair.columns for pair in chosen_pairs(n_levels, n_rows, n_statistics, complexity)]
+def columns_of(n_levels: dict[int, int], n_rows: int = 10**6, n_statistics: int = 1, complexity: int = 2,
+               n_bytes: int = MOST_BYTES) -> Any:  # fmt: skip
+    return [pair.columns for pair in chosen_pairs(n_levels, n_rows, n_statistics, complexity, n_bytes)]
 
 
 def test_pairs_are_of_columns_with_many_levels() -> None:
@@ -249,9 +251,7 @@ def test_pairs_are_of_columns_with_many_levels() -> None:
     assert len(columns_of(levels, n_rows=10**5, n_statistics=200)) == 1
 
 
-def test_there_are_no_more_pairs_than_memory_is_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_there_are_no_more_pairs_than_memory_is_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "daskboost")
     many = {column: 200 + column for column in range(30)}
     assert len(columns_of(many)) == MOST_PAIRS
@@ -259,8 +259,7 @@ def test_there_are_no_more_pairs_than_memory_is_for(
     assert "of 435 pairs of categorical columns 45 are counted, those of fewest possible levels" in caplog.text
     one = 2 * 10**6 * 8 * 3  # of a pair that may have as many levels as there are rows
     large = {column: 2000 + column for column in range(4)}
-    monkeypatch.setattr(module, "MOST_BYTES", 3 * one)
-    assert columns_of(large) == [(0, 1), (0, 2), (0, 3)]
+    assert columns_of(large, n_bytes=3 * one) == [(0, 1), (0, 2), (0, 3)]
     assert columns_of(large, n_rows=10**9) == []
 
 

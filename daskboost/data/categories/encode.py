@@ -26,8 +26,10 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
-from daskboost.data.categories.encoder import Encoder, category_columns, codes_of
+from daskboost.data.categories.encoder import Column, Encoder, category_columns, codes_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
+from daskboost.data.categories.level_rooms import bytes_within, level_rooms
+from daskboost.data.categories.level_search import BoundedLevels, CellChoice, found_levels
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
@@ -58,8 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_LEVELS = 2**20
-"""Levels of a column that a model keeps; others are pooled. While rows are quantized, counts of so many in ten folds
-take 168 MB on each worker for one statistic."""
+"""Levels of a column that a model keeps; others are pooled."""
 MOST_CODES = MAX_BIN_LIMIT - 1
 """Levels of a column of codes that have a bin each; others are pooled in one more bin, as which unseen ones count."""
 MOST_ONEHOT = 256
@@ -81,6 +82,9 @@ class CategoryOptions:
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
+    memory_limit: int | None = None
+    """Memory of a process, in bytes, of which the levels of single columns and what is counted of them take a quarter
+    at most, and pairs of columns another one; see `bytes_within`."""
 
 
 def check_encodings(value: object) -> None:
@@ -138,36 +142,54 @@ def _categorical_column(column: object, schema: FeatureSchema) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PartitionCategories:
-    """What the first read of categorical columns finds; `a + b` is what is found in the partitions of a, then of b."""
+    """What the first read of categorical columns finds; `a + b` is what is found in the partitions of both, in any
+    order the same."""
 
-    sizes: tuple[int, ...]
-    """Rows of each partition."""
-    levels: tuple[LevelCounts, ...]
-    """The levels of each categorical column."""
+    n_rows: int
+    levels: list[BoundedLevels]
+    """The levels of each categorical column that is read. `a += b` adds to those of a, one after the other."""
     labels: KeyTable | None
     """None where nothing is made of labels."""
 
     def __add__(self, other: PartitionCategories) -> PartitionCategories:
-        levels = tuple(a + b for a, b in zip(self.levels, other.levels, strict=True))
-        labels = None if self.labels is None or other.labels is None else self.labels + other.labels
-        return PartitionCategories(self.sizes + other.sizes, levels, labels)
+        levels = [a + b for a, b in zip(self.levels, other.levels, strict=True)]
+        return PartitionCategories(self.n_rows + other.n_rows, levels, self._labels_with(other))
+
+    def __iadd__(self, other: PartitionCategories) -> PartitionCategories:
+        for at, own in enumerate(other.levels):
+            self.levels[at] += own
+        return PartitionCategories(self.n_rows + other.n_rows, self.levels, self._labels_with(other))
+
+    def _labels_with(self, other: PartitionCategories) -> KeyTable | None:
+        return None if self.labels is None or other.labels is None else self.labels + other.labels
 
 
 @dataclass(frozen=True)
 class LevelReader:
-    """The first read of categorical columns: counts levels, and labels."""
+    """The first read of categorical columns: counts levels, and labels; of columns that are read again some levels."""
 
     spec: ReadSpec
     counts_labels: bool
+    room: int
+    """Memory that the levels of a column may take, in bytes."""
+    choices: Sequence[CellChoice | None] | None = None
+    """Which levels of each column to count, None where the column is not read; by default all of all columns."""
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
         block, spec = host_block(x), self.spec
         with naming(where):
             columns = category_columns(spec, block)
-            levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
+            each = [(own, None) for own in columns] if self.choices is None else [
+                (own, choice) for own, choice in zip(columns, self.choices, strict=True) if choice is not None
+            ]  # fmt: skip
+            levels = on_threads(lambda found: self._levels(*found), each, spec.threads)
             labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
-            return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
+            return PartitionCategories(n_rows_of(block), levels, labels)
+
+    def _levels(self, column: Column, choice: CellChoice | None) -> BoundedLevels:
+        name, values = column
+        return BoundedLevels.of(LevelCounts.of(values(), name, choice), self.room)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,10 +247,16 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             f"X has categorical columns, such as {names[words.index(TARGET)]!r}, whose statistics need labels: pass y, "
             "or reference= of the data set that a model is trained on, or encodings='native'"
         )
-    spec = replace(source.spec, threads=runner.threads)
-    found = runner.total(source, LevelReader(spec, TARGET in words))
-    most = {TARGET: options.most_levels, ONEHOT: options.most_levels, NATIVE: min(options.most_levels, MOST_CODES)}
-    levels = tuple(Levels.kept(own, most[word]) for own, word in zip(found.levels, words, strict=True))
+    spec, n_bytes = replace(source.spec, threads=runner.threads), bytes_within(options.memory_limit)
+    sizes, found = runner.total(source, LevelReader(spec, TARGET in words, n_bytes // len(words)))
+    target = None if found.labels is None else Target.of(found.labels, source.spec.classes is not None)
+
+    def read(choices: Sequence[CellChoice | None], room: int) -> list[BoundedLevels]:
+        return runner.total(source, LevelReader(spec, False, room, choices))[1].levels
+
+    most = [min(options.most_levels, MOST_CODES) if word == NATIVE else options.most_levels for word in words]
+    rooms = level_rooms(found.levels, words, most, n_bytes, 0 if target is None else target.n_statistics)
+    levels = found_levels(found.levels, rooms, n_bytes // 2, read)
     _say_pooled(names, levels)
     for name, own, word in zip(names, levels, words, strict=True):
         if word == ONEHOT and own.n_levels > MOST_ONEHOT:
@@ -238,22 +266,21 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             )
     plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
     encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
-    if found.labels is None:
+    if target is None:
         return source.with_schema(_encoder(schema, Target(np.empty(0, np.float32), ()), (), encoders).schema)
-    target = Target.of(found.labels, source.spec.classes is not None)
-    first_rows = cuts_of(found.sizes)[:-1]
-    numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
+    first_rows = cuts_of(sizes)[:-1]
+    numbered = source.with_made(FIRST_ROW, first_rows, sizes)
     counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
     each = zip(schema.categorical, counted, strict=True)
     n_levels = {at: own.n_levels for at, own in each if own is not None}
-    pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
+    pairs = chosen_pairs(n_levels, sum(sizes), target.n_statistics, options.complexity, n_bytes)
     reader = FoldReader(spec, counted, pairs, target, options)
     counts, summary = runner.kept_total(numbered, reader, attrgetter("kept"), attrgetter("summary"))
     tables = iter(summary.columns.tables)
     encoders = [
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
     ]
-    trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), found.sizes)
+    trained = numbered.with_made(FOLD_COUNTS, [counts] * len(first_rows), sizes)
     return trained.with_schema(_encoder(schema, target, summary.columns.priors, encoders, summary.pairs).schema)
 
 

@@ -7,10 +7,10 @@ these come target statistics of pairs of columns.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -243,17 +243,24 @@ def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any) -> lis
     """Return the codes of each categorical column of a block in the host's memory, None where its levels are."""
     from daskboost.devices.cpu.threads import on_threads
 
-    def coded(own: tuple[Levels | None, tuple[str, Any]]) -> Int32 | None:
+    def coded(own: tuple[Levels | None, Column]) -> Int32 | None:
         known, (name, column) = own
-        return None if known is None else known.codes(column, name)
+        return None if known is None else known.codes(column(), name)
 
     return on_threads(coded, list(zip(levels, category_columns(spec, block), strict=True)), spec.threads)
 
 
-def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
-    """Return the label and the values of each categorical column of a block in the host's memory."""
+Column: TypeAlias = tuple[str, Callable[[], Any]]
+"""The label of a column, and what reads its values."""
+
+
+def category_columns(spec: ReadSpec, block: Any) -> list[Column]:
+    """Return each categorical column of a block in the host's memory."""
     columns, places, is_matrix = spec.schema.columns, spec.places, kind_of(block) == "numpy"
     return [
-        (columns.label(at), block[:, places[at]] if is_matrix else column_of(block, places[at]))
-        for at in columns.categorical
-    ]
+        (columns.label(at), partial(_values_of, block, places[at], is_matrix)) for at in columns.categorical
+    ]  # fmt: skip
+
+
+def _values_of(block: Any, place: Hashable, is_matrix: bool) -> Any:
+    return block[:, place] if is_matrix else column_of(block, place)

@@ -55,7 +55,7 @@ class FoldTable:
         Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * N_FOLDS, 1 + m). Of more rows
         than int32 holds they are int64.
     n_rows : int
-        No fewer rows than were counted.
+        Rows that were read, some of which may not count.
     """
 
     n_codes: int

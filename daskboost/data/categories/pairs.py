@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daskboost.data.categories.folds import N_FOLDS, CountSummary, FoldCounts, FoldTable, folds_of, most_counts
+from daskboost.data.categories.level_rooms import MOST_BYTES
 from daskboost.data.categories.levels import UNKNOWN
 from daskboost.data.categories.statistics import StatisticTable, Target, most_frequent
 from daskboost.dtypes import Float32, Int32, Int64, Integers, UInt8, for_kernels
@@ -45,9 +46,6 @@ MOST_PAIRS = 45
 """Pairs of ten columns; of more columns those pairs are taken that have fewest possible levels."""
 MOST_STATISTICS = 90
 """Statistics of all pairs together: of many classes fewer pairs are taken, and one at least."""
-MOST_BYTES = 1 << 30
-"""Memory that the counts of all pairs may take on a worker while rows are quantized; pairs beyond are left out."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -82,7 +80,8 @@ class Pair:
         return np.where((first == UNKNOWN) | (second == UNKNOWN), UNKNOWN, keys)
 
 
-def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, complexity: int) -> tuple[Pair, ...]:
+def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, complexity: int,
+                 n_bytes: int = MOST_BYTES) -> tuple[Pair, ...]:  # fmt: skip
     """Return the pairs that are to be counted, by the numbers of their columns.
 
     Parameters
@@ -94,6 +93,8 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
         How many statistics each level has.
     complexity : int
         See `check_complexity`.
+    n_bytes : int
+        Memory that the counts of all pairs may take on a worker while rows are quantized; pairs beyond are left out.
     """
     if complexity < MOST_COMPLEXITY or not n_statistics:
         return ()
@@ -101,7 +102,7 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     columns = sorted(column for column, n in n_levels.items() if n >= LEAST_LEVELS and n * LEAST_GROWTH < n_rows)
     pairs = [Pair((a, b), (n_levels[a] + 1, n_levels[b] + 1)) for a, b in combinations(columns, 2)]
     pairs.sort(key=lambda pair: (pair.n_keys, pair.columns))
-    n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), MOST_BYTES, list[Pair]()
+    n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), n_bytes, list[Pair]()
     for pair in pairs[:n_most]:
         left -= 2 * most_counts(n_rows, pair.n_keys) * 8 * (2 + n_statistics)  # of levels by fold, and of levels
         if left < 0:
@@ -110,7 +111,7 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     if len(chosen) < len(pairs):
         logger.info(
             "of %d pairs of categorical columns %d are counted, those of fewest possible levels: there are %d at most, "
-            "which take %d MB at most", len(pairs), len(chosen), n_most, MOST_BYTES >> 20,
+            "which take %d MB at most", len(pairs), len(chosen), n_most, n_bytes >> 20,
         )  # fmt: skip
     return tuple(sorted(chosen, key=lambda pair: pair.columns))
 
@@ -297,7 +298,13 @@ class CategoryCounts:
     same, and `a += b` the same in the memory of a, one column after the other."""
 
     columns: FoldCounts
+    """One column at least."""
     pairs: list[PairCounts]
+
+    @property
+    def n_rows(self) -> int:
+        """Return the rows that were read."""
+        return self.columns.tables[0].n_rows
 
     @classmethod
     def of(cls, codes: Codes, n_codes: Mapping[int, int], pairs: Sequence[Pair], most_levels: int, seed: int,

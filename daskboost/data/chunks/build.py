@@ -49,6 +49,16 @@ MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
 
 
+class Part(Protocol):
+    """What a reader makes of some rows; of several ones there is a sum, by `+`."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+
+A = TypeVar("A", bound=Part)
+
+
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
@@ -73,12 +83,12 @@ class Runner(Protocol):
         """`function(block)` of raw blocks, some of them lazy."""
         ...
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
-        """Sum of what a reader makes of each partition, in any order; parts are added by `+=`, which may change the
-        first of them."""
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
+        """Rows of each partition, and the sum of what a reader makes of them, in any order; parts are added by `+=`,
+        which may change the first of them."""
         ...
 
-    def kept_total(self, source: Source, reader: Reader[T], kept: Callable[[T], S], summary: Callable[[S], R]
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
                    ) -> tuple[object, R]:  # fmt: skip
         """What stands for what is kept of such a sum among the blocks of partitions, as it may stay where these lie;
         and its summary."""
