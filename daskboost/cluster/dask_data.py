@@ -70,6 +70,8 @@ LEAST_SHARE = 0.05
 class ClusterRunner:
     """Runs the steps of a data set as tasks where the partitions lie."""
 
+    is_here = False
+
     def __init__(self, client: Client) -> None:
         self.client = client
         self._sizes: list[int] = []

@@ -114,6 +114,8 @@ T = TypeVar("T")
 class LocalRunner:
     """Reads partitions of one source one after the other in this process."""
 
+    is_here = True
+
     def __init__(self, threads: int = 0) -> None:
         self.threads = Threads(threads).count if threads <= 0 else threads
         self._lent: RowBatch | None = None

@@ -26,7 +26,7 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
-from daskboost.data.categories.encoder import Column, Encoder, category_columns, codes_of
+from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.level_rooms import bytes_within, level_rooms
 from daskboost.data.categories.level_search import BoundedLevels, CellChoice, found_levels
@@ -38,6 +38,7 @@ from daskboost.data.categories.pairs import (
     PairEncoder,
     chosen_pairs,
 )
+from daskboost.data.categories.read_column import CodedColumn, read_column
 from daskboost.data.categories.statistics import Target, count_labels
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
@@ -66,6 +67,8 @@ MOST_CODES = MAX_BIN_LIMIT - 1
 MOST_ONEHOT = 256
 """Levels of a column of which each may be a feature. More of them make histograms of mostly empty features, where one
 feature of codes is split by the same sets of one level, and by others."""
+KEPT_SHARE = 4
+"""Part of the memory for levels in which the columns of all partitions are kept from one read to the next."""
 AUTO = "auto"
 """Word of encodings for the default: target statistics."""
 
@@ -141,6 +144,29 @@ def _categorical_column(column: object, schema: FeatureSchema) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class KeptColumns:
+    """Columns of partitions that were read, so that no later read has to code them anew; `a + b` is those of a, then of
+    b, or nothing where these have no room."""
+
+    columns: tuple[tuple[CodedColumn, ...], ...]
+    n_bytes: int
+    """Memory that they take."""
+    room: int
+    """Memory that there is for them, in bytes; -1 where they had not enough."""
+
+    @classmethod
+    def of(cls, columns: Sequence[CodedColumn], room: int) -> KeptColumns:
+        """Return the columns of one partition, if they have room."""
+        small = tuple(own.small for own in columns)
+        n_bytes = sum(own.nbytes for own in small)
+        return cls((), 0, -1) if n_bytes > room else cls((small,), n_bytes, room)
+
+    def __add__(self, other: KeptColumns) -> KeptColumns:
+        room, n_bytes = min(self.room, other.room), self.n_bytes + other.n_bytes
+        return KeptColumns((), 0, -1) if n_bytes > room else KeptColumns(self.columns + other.columns, n_bytes, room)
+
+
+@dataclass(frozen=True, eq=False)
 class PartitionCategories:
     """What the first read of categorical columns finds; `a + b` is what is found in the partitions of both, in any
     order the same."""
@@ -150,15 +176,21 @@ class PartitionCategories:
     """The levels of each categorical column that is read. `a += b` adds to those of a, one after the other."""
     labels: KeyTable | None
     """None where nothing is made of labels."""
+    kept: KeptColumns
+    """The columns of each partition, in the order of the sum."""
 
     def __add__(self, other: PartitionCategories) -> PartitionCategories:
         levels = [a + b for a, b in zip(self.levels, other.levels, strict=True)]
-        return PartitionCategories(self.n_rows + other.n_rows, levels, self._labels_with(other))
+        return PartitionCategories(
+            self.n_rows + other.n_rows, levels, self._labels_with(other), self.kept + other.kept
+        )  # fmt: skip
 
     def __iadd__(self, other: PartitionCategories) -> PartitionCategories:
         for at, own in enumerate(other.levels):
             self.levels[at] += own
-        return PartitionCategories(self.n_rows + other.n_rows, self.levels, self._labels_with(other))
+        return PartitionCategories(
+            self.n_rows + other.n_rows, self.levels, self._labels_with(other), self.kept + other.kept
+        )  # fmt: skip
 
     def _labels_with(self, other: PartitionCategories) -> KeyTable | None:
         return None if self.labels is None or other.labels is None else self.labels + other.labels
@@ -174,6 +206,8 @@ class LevelReader:
     """Memory that the levels of a column may take, in bytes."""
     choices: Sequence[CellChoice | None] | None = None
     """Which levels of each column to count, None where the column is not read; by default all of all columns."""
+    kept_bytes: int = 0
+    """Memory in which the columns of all partitions are kept, if they have room."""
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
@@ -183,13 +217,15 @@ class LevelReader:
             each = [(own, None) for own in columns] if self.choices is None else [
                 (own, choice) for own, choice in zip(columns, self.choices, strict=True) if choice is not None
             ]  # fmt: skip
-            levels = on_threads(lambda found: self._levels(*found), each, spec.threads)
+            found = on_threads(lambda own: self._levels(*own), each, spec.threads)
             labels = count_labels(*_labels(block, given, spec)) if self.counts_labels else None
-            return PartitionCategories(n_rows_of(block), levels, labels)
+            kept = KeptColumns.of([coded for coded, _ in found], self.kept_bytes)
+            return PartitionCategories(n_rows_of(block), [levels for _, levels in found], labels, kept)
 
-    def _levels(self, column: Column, choice: CellChoice | None) -> BoundedLevels:
+    def _levels(self, column: Column, choice: CellChoice | None) -> tuple[CodedColumn, BoundedLevels]:
         name, values = column
-        return BoundedLevels.of(LevelCounts.of(values(), name, choice), self.room)
+        coded = read_column(values(), name)
+        return coded, BoundedLevels.of(LevelCounts.of_coded(coded, name, choice), self.room)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +243,7 @@ class FoldReader:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
         block = host_block(x)
         with naming(where):
-            codes = codes_of(self.levels, self.spec, block)
+            codes = codes_of(self.levels, self.spec, block, given)
             levels = self.target.levels(*_labels(block, given, self.spec))
         each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
         counted = {at: (own.n_levels, found) for at, own, found in each if own is not None and found is not None}
@@ -248,7 +284,11 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             "or reference= of the data set that a model is trained on, or encodings='native'"
         )
     spec, n_bytes = replace(source.spec, threads=runner.threads), bytes_within(options.memory_limit)
-    sizes, found = runner.total(source, LevelReader(spec, TARGET in words, n_bytes // len(words)))
+    kept_bytes = n_bytes // KEPT_SHARE if runner.is_here else 0
+    first = LevelReader(spec, TARGET in words, n_bytes // len(words), kept_bytes=kept_bytes)
+    sizes, found = runner.total(source, first)
+    if found.kept.columns:
+        source = source.with_made(CODED, found.kept.columns, sizes)
     target = None if found.labels is None else Target.of(found.labels, source.spec.classes is not None)
 
     def read(choices: Sequence[CellChoice | None], room: int) -> list[BoundedLevels]:

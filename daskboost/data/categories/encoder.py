@@ -18,6 +18,7 @@ from daskboost.data.categories.column_encoders import ColumnEncoder, RowStatisti
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, folds_of
 from daskboost.data.categories.levels import Levels
 from daskboost.data.categories.pairs import KeptCounts, PairEncoder
+from daskboost.data.categories.read_column import CodedColumn
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """The newest version of encoders in files: 2 has columns that are not target statistics."""
+CODED = "coded"
+"""Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
 """Rows whose features are made together, so that what they are made of stays in a core's cache."""
 
@@ -147,7 +150,7 @@ class Encoder:
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
-        columns = [codes for codes in codes_of(levels, spec, rows) if codes is not None]
+        columns = [codes for codes in codes_of(levels, spec, rows, given) if codes is not None]
         counts: KeptCounts | None = given.get(FOLD_COUNTS)
 
         def fill(start: int, stop: int) -> None:
@@ -239,15 +242,24 @@ def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
         names[unique] = None
 
 
-def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any) -> list[Int32 | None]:
-    """Return the codes of each categorical column of a block in the host's memory, None where its levels are."""
+def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any, given: Mapping[str, Any]
+             ) -> list[Int32 | None]:  # fmt: skip
+    """Return the codes of each categorical column of a block in the host's memory, None where its levels are.
+
+    `given` : of a partition that was read before, its columns under `CODED`, if they were kept.
+    """
     from daskboost.devices.cpu.threads import on_threads
 
-    def coded(own: tuple[Levels | None, Column]) -> Int32 | None:
-        known, (name, column) = own
-        return None if known is None else known.codes(column(), name)
+    columns = category_columns(spec, block)
+    kept: Sequence[CodedColumn | None] = given.get(CODED) or [None] * len(columns)
 
-    return on_threads(coded, list(zip(levels, category_columns(spec, block), strict=True)), spec.threads)
+    def coded(own: tuple[Levels | None, Column, CodedColumn | None]) -> Int32 | None:
+        known, (name, column), read = own
+        if known is None:
+            return None
+        return known.codes(column(), name) if read is None else known.codes_of(read, name)
+
+    return on_threads(coded, list(zip(levels, columns, kept, strict=True)), spec.threads)
 
 
 Column: TypeAlias = tuple[str, Callable[[], Any]]

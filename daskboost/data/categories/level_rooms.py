@@ -12,7 +12,7 @@ from daskboost.data.categories.levels import LevelCounts, LevelRoom
 MOST_BYTES = 1 << 30
 """Memory of a process for levels and counts of all single columns together, and again for counts of all pairs."""
 LEAST_BYTES = 1 << 26
-"""As much there is, however low the limit."""
+"""Least memory for either, however low the limit."""
 LIMIT_SHARE = 4
 """Part of a memory limit that each of the two takes."""
 LEVEL_BYTES = 52

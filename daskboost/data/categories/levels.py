@@ -92,10 +92,11 @@ class LevelCounts(_OfValues):
 
         `wanted` : tells by their hashes which levels are counted, by default all.
         """
-        return cls._of_coded(read_column(column, name), name, wanted)
+        return cls.of_coded(read_column(column, name), name, wanted)
 
     @classmethod
-    def _of_coded(cls, coded: CodedColumn, name: str, wanted: Callable[[UInt64], Bool] | None) -> LevelCounts:
+    def of_coded(cls, coded: CodedColumn, name: str, wanted: Callable[[UInt64], Bool] | None = None) -> LevelCounts:
+        """Return the levels of a column that was read; parameters as of `of`."""
         values, counts, n_missing = coded.values, coded.counts[:-1], int(coded.counts[-1])
         if wanted is not None:
             places = np.flatnonzero(wanted(values.hashes))
@@ -194,7 +195,10 @@ class Levels(_OfValues):
 
         Raises as `read_column`, and DataTypeError where the column has values of another kind than in training.
         """
-        coded = read_column(column, name)
+        return self.codes_of(read_column(column, name), name)
+
+    def codes_of(self, coded: CodedColumn, name: str) -> Int32:
+        """Return what `codes` does, of a column that was read."""
         self._require_kind(coded.values, name)
         return coded.mapped(np.append(self.values.places_of(coded.values, UNKNOWN), np.int32(MISSING)))
 

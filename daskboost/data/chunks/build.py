@@ -62,6 +62,9 @@ A = TypeVar("A", bound=Part)
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
+    is_here: bool
+    """Whether partitions are read in this process, in their order."""
+
     @property
     def threads(self) -> int:
         """Threads that a partition may be read on."""
