@@ -194,15 +194,22 @@ class Encoder:
         assert isinstance(features, DenseRows)
         return features.values
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
-        made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
+        that one after the other can be written, as plain values of millions of levels take much memory."""
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        pairs = {"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}
+        pairs = {"pairs": list(self.pairs)} if self.pairs else {}
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors, "columns": made, **pairs,
+            "priors": self.priors, "columns": list(self.encoders), **pairs,
         }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" only where there are some."""
+        each = {name: self.parts[name] for name in ("columns", "pairs") if name in self.parts}
+        made = {name: [None if own is None else own.to_json() for own in parts] for name, parts in each.items()}
+        return self.parts | made
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Encoder:
