@@ -99,21 +99,23 @@ class Watch:
         self._thread.join()
 
     def _sample(self) -> None:
+        while not self._end.wait(self._interval_s):
+            self._peak = max(self._peak, self._now())
+
+    def _now(self) -> int:
         import psutil
 
-        own = psutil.Process()
-        while not self._end.wait(self._interval_s):
-            total = 0
-            for process in (own, *own.children(recursive=True)):
-                try:
-                    total += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            self._peak = max(self._peak, total)
+        own, total = psutil.Process(), 0
+        for process in (own, *own.children(recursive=True)):
+            try:
+                total += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        return total
 
     def peak_mb(self) -> float:
         """Return the largest memory since it was last asked for."""
-        found, self._peak = self._peak, 0
+        found, self._peak = max(self._peak, self._now()), 0
         return round(found / 1e6, 1)
 
 

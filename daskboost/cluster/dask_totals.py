@@ -40,16 +40,13 @@ class WorkerSum:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.total: Any = None
+        self.total: object = None
         self.tokens: frozenset[str] = frozenset()
 
-    def add(self, token: str, part: Any) -> None:
+    def add(self, token: str, part: object) -> None:
         """Add what was made of a partition."""
         with self._lock:
-            if self.tokens:
-                self.total += part
-            else:
-                self.total = part
+            self.total = reduce(iadd, [self.total, part] if self.tokens else [part])
             self.tokens |= {token}
 
 
@@ -72,7 +69,7 @@ class AddingReader(Generic[A]):
         return n_rows, place.address, token
 
 
-def _taken(name: str, tokens: frozenset[str]) -> Any:
+def _taken(name: str, tokens: frozenset[str]) -> object:
     """Return the sum of the worker that runs this, which forgets it; WorkerLostError where it is of other partitions,
     as it is if a worker was lost and others have read its partitions."""
     from distributed import get_worker

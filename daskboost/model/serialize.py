@@ -162,7 +162,7 @@ def _own_attribute(booster: Booster) -> dict[str, str]:
     return {ATTRIBUTE: "".join(_plain_json(own))}
 
 
-def _plain_json(value: Any) -> Iterator[str]:
+def _plain_json(value: object) -> Iterator[str]:
     """Yield a value as JSON without spaces, keys in their order; what has `to_json` becomes plain values one after the
     other."""
     if isinstance(value, dict):

@@ -246,10 +246,10 @@ class FoldReader:
             codes = codes_of(self.levels, self.spec, block, given)
             levels = self.target.levels(*_labels(block, given, self.spec))
         each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
-        counted = {at: (own.n_levels, found) for at, own, found in each if own is not None and found is not None}
+        counted = {at: (found, own.n_levels) for at, own, found in each if own is not None and found is not None}
         return CategoryCounts.of(
-            {at: found for at, (_, found) in counted.items()}, {at: n for at, (n, _) in counted.items()}, self.pairs,
-            self.options.most_levels, self.options.seed, given[FIRST_ROW], levels, self.target, self.spec.threads,
+            counted, self.pairs, self.options.most_levels, self.options.seed, given[FIRST_ROW], levels, self.target,
+            self.spec.threads,
         )  # fmt: skip
 
 

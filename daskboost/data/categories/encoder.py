@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import getitem
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -269,17 +270,15 @@ def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any, given:
     return on_threads(coded, list(zip(levels, columns, kept, strict=True)), spec.threads)
 
 
-Column: TypeAlias = tuple[str, Callable[[], Any]]
+Column: TypeAlias = tuple[str, Callable[[], object]]
 """The label of a column, and what reads its values."""
 
 
 def category_columns(spec: ReadSpec, block: Any) -> list[Column]:
     """Return each categorical column of a block in the host's memory."""
     columns, places, is_matrix = spec.schema.columns, spec.places, kind_of(block) == "numpy"
-    return [
-        (columns.label(at), partial(_values_of, block, places[at], is_matrix)) for at in columns.categorical
-    ]  # fmt: skip
 
+    def reads(place: Hashable) -> Callable[[], object]:
+        return partial(getitem, block, (slice(None), place)) if is_matrix else partial(column_of, block, place)
 
-def _values_of(block: Any, place: Hashable, is_matrix: bool) -> Any:
-    return block[:, place] if is_matrix else column_of(block, place)
+    return [(columns.label(at), reads(places[at])) for at in columns.categorical]

@@ -307,13 +307,13 @@ class CategoryCounts:
         return self.columns.tables[0].n_rows
 
     @classmethod
-    def of(cls, codes: Codes, n_codes: Mapping[int, int], pairs: Sequence[Pair], most_levels: int, seed: int,
+    def of(cls, columns: Mapping[int, tuple[Int32, int]], pairs: Sequence[Pair], most_levels: int, seed: int,
            first_row: int, levels: UInt8, target: Target, threads: int = 1) -> CategoryCounts:  # fmt: skip
         """Count the rows of one partition, so many columns at the same time.
 
         Parameters
         ----------
-        codes, n_codes : mapping
+        columns : mapping of (int32 array, int)
             The codes of the rows in each categorical column, by its number, and how many codes it has.
         most_levels : int
             See `PairCounts`.
@@ -325,9 +325,8 @@ class CategoryCounts:
         from daskboost.devices.cpu.threads import on_threads
 
         folds = folds_of(seed, first_row, len(levels))
-        counts = FoldCounts.of(
-            list(codes.values()), [n_codes[at] for at in codes], seed, folds, levels, target, threads
-        )  # fmt: skip
+        codes, n_codes = {at: own for at, (own, _) in columns.items()}, [n for _, n in columns.values()]
+        counts = FoldCounts.of(list(codes.values()), n_codes, seed, folds, levels, target, threads)
         return cls(counts, on_threads(
             lambda pair: PairCounts.of(pair, codes, most_levels, folds, levels, target.steps), pairs, threads
         ))  # fmt: skip
