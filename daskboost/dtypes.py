@@ -33,6 +33,8 @@ UInt16 = npt.NDArray[np.uint16]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int32 | np.int64]
+"""Numbers for which 32 bits are enough but of the largest data."""
 Pairs = Int32 | Int64
 """g above h: int16 each in an int32, or, of small data, int32 each in an int64."""
 Symbols = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]

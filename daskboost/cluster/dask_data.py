@@ -33,10 +33,11 @@ from daskboost.cluster.dask_tasks import (
     submit_and_end,
     workers_of,
 )
+from daskboost.cluster.dask_totals import summed
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
 from daskboost.data.categories.orders import EarlierCounts
 from daskboost.data.categories.pairs import CategoryCounts
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -60,17 +61,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
 ADDED_AT_ONCE = 8
-"""Sums of partitions that one task adds up."""
+"""Sums of partitions that one task adds up, where what came before each is wanted."""
 LEAST_SHARE = 0.05
 """Share of a worker's memory limit that chunks may take in RAM however small the limit."""
 
 
 class ClusterRunner:
     """Runs the steps of a data set as tasks where the partitions lie."""
+
+    is_here = False
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -145,17 +149,20 @@ class ClusterRunner:
 
         return compute(self.client, [delayed(function)(block) for block in blocks])
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
         """See `Runner.total`."""
-        found: T = compute(self.client, [_sums_of(source.delayed(reader))[-1][0]])[0]
-        return found
+        return summed(self.client, source, reader, lambda total: compute(self.client, [total])[0])
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
-        """See `Runner.kept_total`; the sum stays with a worker until nobody refers to what stands for it."""
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
+                   ) -> tuple[object, R]:  # fmt: skip
+        """See `Runner.kept_total`; it stays with a worker until nobody refers to what stands for it."""
         from dask import delayed
 
-        kept = self.client.persist(_sums_of(source.delayed(reader))[-1][0])
-        return kept, compute(self.client, [delayed(summary)(kept)])[0]
+        def use(total: Delayed) -> tuple[Delayed, R]:
+            found = self.client.persist(delayed(kept, pure=False)(total))
+            return found, compute(self.client, [delayed(summary)(found)])[0]
+
+        return summed(self.client, source, reader, use)[1]
 
     def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
                      ) -> tuple[Sequence[object], R]:  # fmt: skip

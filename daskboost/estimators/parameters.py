@@ -127,7 +127,8 @@ SHARED_PARAMETERS = """
         "auto" takes what takes less time. The model does not depend on it.
     host_memory_limit : int or str, optional
         Most RAM (bytes, or a text such as "2GB") for a process's chunks, those of evaluation sets included, before they
-        go to disk.
+        go to disk. Categorical columns take beside it at most a quarter for their levels and counts, and as much again
+        for pairs of them; see `QuantizedDataset.from_dask`.
     spill_directory : str, optional
         Where chunks go that exceed it.
     device_memory_limit : int or str, optional

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial, reduce
-from operator import add
+from operator import add, iadd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.data.categories.orders import EarlierCounts
 from daskboost.data.categories.pairs import CategoryCounts
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -109,11 +109,14 @@ class SharedViews:
 
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
 class LocalRunner:
     """Reads partitions of one source one after the other in this process."""
+
+    is_here = True
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = Threads(threads).count if threads <= 0 else threads
@@ -157,20 +160,28 @@ class LocalRunner:
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
         """See `Runner.total`."""
-        return reduce(add, source.read_by(reader))
+        sizes: list[int] = []
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[T, R]:
+        def sized(part: A) -> A:
+            sizes.append(part.n_rows)
+            return part
+
+        total: A = reduce(iadd, map(sized, source.read_by(reader)))
+        return sizes, total
+
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
+                   ) -> tuple[S, R]:  # fmt: skip
         """See `Runner.kept_total`."""
-        found = self.total(source, reader)
+        found = kept(self.total(source, reader)[1])
         return found, summary(found)
 
     def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
                      ) -> tuple[Sequence[EarlierCounts], R]:  # fmt: skip
         """See `Runner.kept_earlier`."""
         parts = list(source.read_by(reader))
-        total = reduce(add, parts)
+        total = reduce(add, parts)  # a new sum: the parts stay as they are
         return EarlierCounts.of_first(total).before_each(parts), summary(total)
 
 

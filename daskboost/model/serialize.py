@@ -158,8 +158,26 @@ def _own_attribute(booster: Booster) -> dict[str, str]:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
     if isinstance(encoder, Encoder):
-        own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.to_json()}
-    return {ATTRIBUTE: json.dumps(own, sort_keys=True, separators=(",", ":"))}
+        own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.parts}
+    return {ATTRIBUTE: "".join(_plain_json(own))}
+
+
+def _plain_json(value: object) -> Iterator[str]:
+    """Yield a value as JSON without spaces, keys in their order; what has `to_json` becomes plain values one after the
+    other."""
+    if isinstance(value, dict):
+        for place, key in enumerate(sorted(value)):
+            yield f"{',' if place else '{'}{json.dumps(key)}:"
+            yield from _plain_json(value[key])
+        yield "}" if value else "{}"
+    elif isinstance(value, list | tuple) and any(hasattr(each, "to_json") for each in value):
+        for place, each in enumerate(value):
+            yield "," if place else "["
+            yield from _plain_json(each)
+        yield "]"
+    else:
+        plain = value.to_json() if hasattr(value, "to_json") else value
+        yield json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
 
 def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:

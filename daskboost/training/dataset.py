@@ -186,7 +186,10 @@ class QuantizedDataset:
         host_memory_limit : int or str, optional
             RAM for chunks per process, such as "2GB", those of `reference` included, on a worker those of all data
             sets; what exceeds it goes to files in `spill_directory`. By default half of a worker's memory limit; in
-            this process there is no limit.
+            this process there is no limit. While rows are quantized, levels of categorical columns and what is counted
+            of them take beside it a quarter of it at most, and 1 GiB without it, and pairs of these columns as much
+            again: rarer levels and further pairs are left out, which the log says. A limit of 4 GiB or more changes no
+            model.
         spill_directory : str or Path, optional
             By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
         client : dask.distributed.Client, optional
@@ -279,7 +282,7 @@ class QuantizedDataset:
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
-            source = encoded(source, options.categories, runner)
+            source = encoded(source, replace(options.categories, memory_limit=host_memory_limit), runner)
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)

@@ -15,7 +15,7 @@ from distributed import Client
 
 from daskboost import DaskBoostClassifier
 from daskboost.cluster import dask_data
-from daskboost.data.categories import pairs
+from daskboost.data.categories import level_rooms, pairs
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 
@@ -85,4 +85,21 @@ def test_pairs_of_columns_too(
         lazy = found.predict_proba(own.drop(columns="y"))
         np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))
         del own, lazy
+    assert all_freed(client)
+
+
+def test_columns_of_more_levels_than_there_is_room_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "daskboost")
+    monkeypatch.setattr(level_rooms, "LEAST_BYTES", 20_000)
+    names = (2000 * rng.random(4000) ** 2).astype(int)
+    rows = pd.DataFrame({"id": [f"id {name}" for name in names], "y": rng.random(4000) < (names % 7 + 1) / 9})
+    parameters: dict[str, Any] = {"n_estimators": 3, "device": "cpu", "host_memory_limit": 80_000}
+    expected = DaskBoostClassifier(**parameters).fit(rows[["id"]], rows["y"])
+    assert "1 columns have more levels than there is room for" in caplog.text
+    own = dd.from_pandas(rows, npartitions=7, sort=False)
+    found = DaskBoostClassifier(**parameters).fit(own[["id"]], own["y"])
+    assert found.booster_ == expected.booster_
+    del own
     assert all_freed(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import pickle
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from daskboost.data.categories import pairs as module
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import folds_of
+from daskboost.data.categories.level_rooms import MOST_BYTES
 from daskboost.data.categories.pairs import (
     MOST_PAIRS,
     Pair,
@@ -74,11 +76,11 @@ def test_values_equal_the_naive_twin(given_: tuple[Pair, dict[int, Int32], UInt8
     counts, folds = counted(*given_), folds_of(SEED, 0, len(levels))
     wanted = reference.levels_of(first, second, [label is not None for label in labels_of(levels)], most)
     keys = [(first + 1) * pair.sizes[1] + second + 1 for first, second in wanted]
-    assert counts.encoder.keys.tolist() == keys
-    found = counts.values(codes, folds, STATISTICS)
+    assert counts.kept.encoder.keys.tolist() == keys
+    found = counts.kept.values(codes, folds, STATISTICS)
     expected = reference.values(first, second, folds.tolist(), labels_of(levels), 0.25, most)
     np.testing.assert_array_equal(found[:, 0], np.array(expected, np.float32))
-    later = counts.encoder.values(codes, STATISTICS)  # of rows that had no part: those in a fold of their own
+    later = counts.kept.encoder.values(codes, STATISTICS)  # of rows that had no part: those in a fold of their own
     expected = reference.values(
         first * 2, second * 2, [*folds.tolist(), *[-1] * len(first)], [*labels_of(levels), *[None] * len(first)],
         0.25, most,
@@ -87,19 +89,20 @@ def test_values_equal_the_naive_twin(given_: tuple[Pair, dict[int, Int32], UInt8
 
 
 @unhurried
-@given(coded(), st.lists(st.integers(0, 40), max_size=3))
+@given(coded(), st.lists(st.integers(0, 40), max_size=3), st.sampled_from([operator.add, operator.iadd]))
 def test_partitions_count_what_the_whole_does(
-    given_: tuple[Pair, dict[int, Int32], UInt8, int], borders: list[int]
+    given_: tuple[Pair, dict[int, Int32], UInt8, int], borders: list[int], added: Any
 ) -> None:
     pair, codes, levels, most = given_
     edges = [0, *sorted(min(border, len(levels)) for border in borders), len(levels)]
     parts = [counted(pair, codes, levels, most, *edge) for edge in pairwise(edges)]
-    assert all(part.encoder.keys.dtype == np.int64 for part in parts)
-    found = functools.reduce(PairCounts.__add__, (pickle.loads(pickle.dumps(part)) for part in reversed(parts)))
+    assert all(part.kept.encoder.keys.dtype == np.int64 for part in parts)
+    found = functools.reduce(added, (pickle.loads(pickle.dumps(part)) for part in reversed(parts)))
     wanted, folds = counted(*given_), folds_of(SEED, 0, len(levels))
-    assert json.dumps(found.encoder.to_json()) == json.dumps(wanted.encoder.to_json())
+    assert json.dumps(found.kept.encoder.to_json()) == json.dumps(wanted.kept.encoder.to_json())
     assert found.is_new == wanted.is_new
-    assert found.values(codes, folds, STATISTICS).tobytes() == wanted.values(codes, folds, STATISTICS).tobytes()
+    values = [own.kept.values(codes, folds, STATISTICS).tobytes() for own in (found, wanted)]
+    assert values[0] == values[1]
 
 
 @unhurried
@@ -112,7 +115,8 @@ def test_a_rows_own_label_does_not_show(
     changed = levels.copy()
     if changed[row] != NOT_COUNTED:
         changed[row] = 1 - changed[row]
-    before, after = (counted(pair, codes, each, most).values(codes, folds, STATISTICS) for each in (levels, changed))
+    counts = (counted(pair, codes, each, most).kept for each in (levels, changed))
+    before, after = (own.values(codes, folds, STATISTICS) for own in counts)
     assert before[row].tobytes() == after[row].tobytes()
 
 
@@ -233,8 +237,9 @@ def test_damaged_pairs_are_refused(frame: pd.DataFrame, damage: str) -> None:
         Encoder.from_json(values)
 
 
-def columns_of(n_levels: dict[int, int], n_rows: int = 10**6, n_statistics: int = 1, complexity: int = 2) -> Any:
-    return [pair.columns for pair in chosen_pairs(n_levels, n_rows, n_statistics, complexity)]
+def columns_of(n_levels: dict[int, int], n_rows: int = 10**6, n_statistics: int = 1, complexity: int = 2,
+               n_bytes: int = MOST_BYTES) -> Any:  # fmt: skip
+    return [pair.columns for pair in chosen_pairs(n_levels, n_rows, n_statistics, complexity, n_bytes)]
 
 
 def test_pairs_are_of_columns_with_many_levels() -> None:
@@ -246,9 +251,7 @@ def test_pairs_are_of_columns_with_many_levels() -> None:
     assert len(columns_of(levels, n_rows=10**5, n_statistics=200)) == 1
 
 
-def test_there_are_no_more_pairs_than_memory_is_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_there_are_no_more_pairs_than_memory_is_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "daskboost")
     many = {column: 200 + column for column in range(30)}
     assert len(columns_of(many)) == MOST_PAIRS
@@ -256,8 +259,7 @@ def test_there_are_no_more_pairs_than_memory_is_for(
     assert "of 435 pairs of categorical columns 45 are counted, those of fewest possible levels" in caplog.text
     one = 2 * 10**6 * 8 * 3  # of a pair that may have as many levels as there are rows
     large = {column: 2000 + column for column in range(4)}
-    monkeypatch.setattr(module, "MOST_BYTES", 3 * one)
-    assert columns_of(large) == [(0, 1), (0, 2), (0, 3)]
+    assert columns_of(large, n_bytes=3 * one) == [(0, 1), (0, 2), (0, 3)]
     assert columns_of(large, n_rows=10**9) == []
 
 
@@ -268,7 +270,7 @@ def test_a_pair_must_have_more_levels_than_its_columns() -> None:
         own = {0: codes[0], 1: (np.arange(80, dtype=np.int32) % period) // 2}
         pair = Pair((0, 1), (9, int(own[1].max()) + 2))
         counts = counted(pair, own, levels, 1000)
-        assert counts.is_new == expected == reference.is_new(len(counts.encoder.keys), 8, pair.sizes[1] - 1)
+        assert counts.is_new == expected == reference.is_new(len(counts.kept.encoder.keys), 8, pair.sizes[1] - 1)
 
 
 @pytest.mark.parametrize("value", [0, 3, 1.5, "2", None, True])
@@ -281,5 +283,5 @@ def test_what_combinations_are_possible_is_said(value: object) -> None:
 def test_a_pair_without_rows_is_no_feature() -> None:
     codes = {0: np.array([-2], np.int32), 1: np.zeros(1, np.int32)}
     empty = counted(Pair((0, 1), (3, 3)), codes, np.zeros(1, np.uint8), 9)
-    assert not empty.is_new and not empty.are_same and len(empty.encoder.keys) == 0
-    assert PairEncoder.from_json(empty.encoder.to_json(), {0: 2, 1: 2}).keys.tolist() == []
+    assert not empty.is_new and not empty.are_same and len(empty.kept.encoder.keys) == 0
+    assert PairEncoder.from_json(empty.kept.encoder.to_json(), {0: 2, 1: 2}).keys.tolist() == []

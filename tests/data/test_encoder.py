@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from reference.folds import fold_statistics
 
 from daskboost import QuantizedDataset
-from daskboost.data.categories import encode
+from daskboost.data.categories import encode, level_rooms, levels
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
-from daskboost.data.categories.folds import FoldCounts, folds_of
+from daskboost.data.categories.folds import Division, FoldCounts, folds_of
+from daskboost.data.categories.read_column import CodedColumn, read_column
 from daskboost.data.categories.statistics import Target
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.source import Source, make_source
@@ -106,7 +107,7 @@ def test_features_do_not_depend_on_partitions(cuts: list[int], seed: int) -> Non
     own = pd.DataFrame({"a": rng.choice(list("xyz"), N), "y": rng.integers(0, 3, N).astype(np.float32)})
     edges = [0, *sorted(cuts), N]
     parts = [own.iloc[start:stop] for start, stop in pairwise(edges)]
-    options = CategoryOptions(seed)
+    options = CategoryOptions(seed, encodings="target")
     expected, encoder = features(make_source(own, "y"), options)
     found, other = features(make_source(dd.from_delayed(_delayed(parts), meta=own.iloc[:0], verify_meta=False), "y"),
                             options)  # fmt: skip
@@ -131,7 +132,7 @@ def test_a_rows_own_label_does_not_show(data: st.DataObject) -> None:
     folds = folds_of(7, 5, n)
 
     def values(levels: Any) -> Float32:
-        counts = FoldCounts.of([codes], [4], 7, 5, levels, target)
+        counts = FoldCounts.of([codes], [4], Division(7), folds, levels, target)
         return counts.values(0, codes, folds, target.statistics((0.25, 0.5)))
 
     changed = levels.copy()
@@ -347,3 +348,27 @@ def test_too_many_levels_for_a_feature_each_are_refused(frame: pd.DataFrame) -> 
     with pytest.raises(DataError, match="column 'number' has 200 levels"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "MOST_ONEHOT", 199)
         QuantizedDataset(rows, "y", encodings="onehot")
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_columns_are_read_once_where_there_is_room(
+    frame: pd.DataFrame, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, encoder = features(make_source(frame, "y", categorical=["zone"]))
+    monkeypatch.setattr(encode, "KEPT_SHARE", 4 if has_room else 10**6)
+    monkeypatch.setattr(level_rooms, "MOST_BYTES", level_rooms.LEAST_BYTES)
+    reads = []
+
+    def read(column: object, name: str) -> CodedColumn:
+        reads.append(name)
+        return read_column(column, name)
+
+    monkeypatch.setattr(encode, "read_column", read)
+    monkeypatch.setattr(levels, "read_column", read)
+    edges = [0, len(frame) // 3, len(frame)]
+    parts = [dask.delayed(frame.iloc[start:stop]) for start, stop in pairwise(edges)]
+    lazy = dd.from_delayed(parts, meta=frame.iloc[:0], verify_meta=False)
+    found, other = features(make_source(lazy, "y", categorical=["zone"]))
+    np.testing.assert_array_equal(found, expected)
+    assert other.to_json() == encoder.to_json()
+    assert sorted(reads) == sorted(["town", "zone"] * 2 * (1 if has_room else 3)), "each column of two partitions"

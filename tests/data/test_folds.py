@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import operator
 import pickle
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import statistics as reference
 
-from daskboost.data.categories.folds import N_FOLDS, FoldCounts, FoldTable, folds_of
+from daskboost.data.categories.folds import N_FOLDS, Division, FoldCounts, FoldTable, folds_of
 from daskboost.data.categories.statistics import Target
 from daskboost.devices.cpu.statistics import NOT_COUNTED, Statistics
 from daskboost.dtypes import Float32, Int32, UInt8
 
 unhurried = settings(deadline=None, max_examples=80)
 SEED = 3
+STEPS = np.array([[0], [1]], np.uint8)
 
 
 class Rows(NamedTuple):
@@ -41,7 +44,7 @@ class Rows(NamedTuple):
     def counts(self, start: int = 0, stop: int | None = None) -> FoldCounts:
         part = slice(start, stop)
         return FoldCounts.of(
-            [self.codes[part]], [self.n_codes], SEED, self.first_row + start, self.levels[part], self.target
+            [self.codes[part]], [self.n_codes], Division(SEED), self.folds[part], self.levels[part], self.target
         )
 
     def values(self) -> Float32:
@@ -89,11 +92,11 @@ def whole(tables: FoldTable) -> list[list[int]]:
 
 
 @unhurried
-@given(rows(), st.lists(st.integers(0, 40), max_size=3))
-def test_partitions_count_what_the_whole_does(given_: Rows, borders: list[int]) -> None:
+@given(rows(), st.lists(st.integers(0, 40), max_size=3), st.sampled_from([operator.add, operator.iadd]))
+def test_partitions_count_what_the_whole_does(given_: Rows, borders: list[int], added: Any) -> None:
     edges = [0, *sorted(min(border, len(given_.codes)) for border in borders), len(given_.codes)]
     parts = [given_.counts(*edges[at : at + 2]) for at in range(len(edges) - 1)]
-    found = functools.reduce(FoldCounts.__add__, (pickle.loads(pickle.dumps(part)) for part in reversed(parts)))
+    found = functools.reduce(added, (pickle.loads(pickle.dumps(part)) for part in reversed(parts)))
     wanted = given_.counts()
     assert whole(found.tables[0]) == whole(wanted.tables[0]) and found.rows.tolist() == wanted.rows.tolist()
     assert found.summary.priors == wanted.summary.priors
@@ -115,10 +118,30 @@ def test_tables_of_few_rows_are_of_these_alone(n_first: int, n_second: int, full
     assert first.by_fold.sum() == 2 * n_first
 
 
+@pytest.mark.parametrize("added", [operator.add, operator.iadd])
+@pytest.mark.parametrize("n_codes", [9, 900])
+def test_counts_of_billions_of_rows_do_not_overflow(n_codes: int, added: Any) -> None:
+    table = FoldTable.of(np.zeros(40, np.int32), n_codes, folds_of(SEED, 0, 40), np.ones(40, np.uint8), STEPS)
+    assert (table.cells is None) == (n_codes == 9)
+    times = (2**31 - 1) // int(table.counts.max())
+    large = replace(table, counts=table.counts * np.int32(times), n_rows=40 * times)
+    found = functools.reduce(added, [table, large, large])
+    assert (table.counts.itemsize, found.counts.itemsize) == (4, 8)
+    assert found.by_fold.sum(axis=(0, 1)).tolist() == [40 * (2 * times + 1)] * 2
+
+
+def test_a_sum_in_place_takes_no_memory() -> None:
+    codes = np.arange(900, dtype=np.int32) % 90
+    tables = [FoldTable.of(codes, 90, folds_of(SEED, at, 900), np.ones(900, np.uint8), STEPS) for at in (0, 900)]
+    wanted, total = tables[0] + tables[1], tables[0]
+    total += tables[1]
+    assert total.counts is tables[0].counts and total.by_fold.tolist() == wanted.by_fold.tolist()
+
+
 def test_a_table_of_a_small_partition_does_not_grow_with_levels() -> None:
     codes, levels = np.arange(100, dtype=np.int32), np.ones(100, np.uint8)
     table = FoldTable.of(codes, 2**20, folds_of(SEED, 0, 100), levels, np.array([[0], [1]], np.uint8))
-    assert table.counts.nbytes <= 1600 and len(pickle.dumps(table)) < 4000
+    assert table.counts.nbytes <= 800 and len(pickle.dumps(table)) < 4000
     assert table.total.counts[:100].tolist() == [[1, 1]] * 100
     assert len(pickle.dumps(table)) < 4000
 

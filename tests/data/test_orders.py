@@ -21,9 +21,9 @@ from reference.orders import ordered_statistics
 from daskboost.data.categories import pairs as pairs_module
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
-from daskboost.data.categories.folds import FoldCounts, FoldTable
+from daskboost.data.categories.folds import Division, FoldTable
 from daskboost.data.categories.orders import EarlierCounts, before_each, earlier_values
-from daskboost.data.categories.pairs import CategoryCounts, Pair, PairCounts
+from daskboost.data.categories.pairs import CategoryCounts, Pair
 from daskboost.data.categories.row_statistics import TrainedRows
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.source import Source, make_source
@@ -54,11 +54,10 @@ class Rows(NamedTuple):
 
     def counts(self, start: int, stop: int) -> CategoryCounts:
         part = slice(start, stop)
-        codes, levels = [own[part] for own in self.codes], self.levels[part]
-        columns = FoldCounts.of(codes, self.n_codes, SEED, FIRST + start, levels, self.target, n_folds=1)
-        folds, of_codes = np.zeros(len(levels), np.uint8), dict(enumerate(codes))
-        of_pair = PairCounts.of(self.pair, of_codes, self.most, folds, levels, self.target.steps, 1)
-        return CategoryCounts(columns, (of_pair,))
+        columns = {at: (own[part], n) for at, (own, n) in enumerate(zip(self.codes, self.n_codes, strict=True))}
+        return CategoryCounts.of(
+            columns, [self.pair], self.most, Division(SEED, 1), FIRST + start, self.levels[part], self.target
+        )
 
     def values(self, borders: Sequence[int] = ()) -> list[Float32]:
         """Return the statistics of both columns and of the pair, from so many partitions, two tiles of each."""
@@ -67,7 +66,7 @@ class Rows(NamedTuple):
         total = parts[0]
         for part in parts[1:]:
             total = total + part
-        encoder = total.pairs[0].encoder
+        encoder = total.pairs[0].kept.encoder
         tiles = []
         each = EarlierCounts.of_first(total).before_each(parts)
         for (start, stop), before in zip(pairwise(edges), each, strict=True):
@@ -107,7 +106,7 @@ def rows(draw: st.DrawFn, least: int = 0) -> Rows:
 def test_values_equal_the_naive_twin_whatever_the_partitions(given_: Rows, borders: list[int]) -> None:
     statistics = given_.statistics
     weights, levels = (given_.levels != NOT_COUNTED).astype(float).tolist(), given_.levels.tolist()
-    keys = given_.counts(0, len(levels)).pairs[0].encoder.keys.tolist()
+    keys = given_.counts(0, len(levels)).pairs[0].kept.encoder.keys.tolist()
     kept = {divmod(key, given_.pair.sizes[1]) for key in keys}
     columns = [[None if code == -2 else code for code in own.tolist()] for own in given_.codes]
     both = [pair if tuple(code + 1 for code in pair) in kept else None

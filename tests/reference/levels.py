@@ -29,9 +29,11 @@ def level_counts(values: Values) -> dict[Value, int]:
 
 
 def kept(values: Values, most: int) -> list[Value]:
-    """The most frequent levels, of those with as many rows the lesser ones."""
-    counts = Counter(value for value in values if value is not None)
-    return sorted(counts, key=lambda value: (-counts[value], value))[:most]
+    """The most frequent levels, of those with as many rows the ones of lesser hashes; in the order of rows, then of
+    values."""
+    counts = level_counts(values)
+    chosen = sorted(counts, key=lambda value: -counts[value])[:most]  # in the order of hashes before
+    return sorted(chosen, key=lambda value: (-counts[value], value))
 
 
 def codes(levels: Sequence[Value], values: Values) -> list[int]:

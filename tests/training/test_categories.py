@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import daskboost as db
 from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.data.categories.encoder import Encoder
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ModelFormatError, ParameterError
+from daskboost.model.serialize import ATTRIBUTE, document
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 TEXTS = ("workclass", "education", "marital-status", "occupation", "relationship", "race", "sex", "native-country")
@@ -139,6 +141,14 @@ def test_evaluation_sets_have_the_training_sets_categories(
     assert fitted.evals_result()["validation_0"]["logloss"][-1] == pytest.approx(expected, abs=1e-6)
     with QuantizedDataset(*small) as data, pytest.raises(DataError, match="lacks 1 of the 14 feature columns"):
         QuantizedDataset(x.drop(columns="sex"), y, reference=data)
+
+
+def test_files_have_the_plain_json_of_encoders(any_model: DaskBoostClassifier) -> None:
+    booster = any_model.booster_
+    text, encoder = document(booster)["learner"]["attributes"][ATTRIBUTE], booster.schema.encoder
+    assert isinstance(encoder, Encoder)
+    wanted = json.loads(text) | {"encoder": encoder.to_json()}
+    assert text == json.dumps(wanted, sort_keys=True, separators=(",", ":"))
 
 
 def test_a_model_is_continued_with_its_own_categories(small: Any, model: DaskBoostClassifier) -> None:

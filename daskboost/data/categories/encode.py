@@ -26,17 +26,19 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
-from daskboost.data.categories.encoder import Encoder, category_columns, codes_of, labels_of
-from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, FoldCounts, folds_of
+from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
+from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, Division
+from daskboost.data.categories.level_rooms import bytes_within, level_rooms
+from daskboost.data.categories.level_search import BoundedLevels, CellChoice, found_levels
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
     Pair,
-    PairCounts,
     PairEncoder,
     chosen_pairs,
 )
+from daskboost.data.categories.read_column import CodedColumn, read_column
 from daskboost.data.categories.statistics import Target, count_labels
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
@@ -58,13 +60,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_LEVELS = 2**20
-"""Levels of a column that a model keeps; others are pooled. While rows are quantized, counts of so many in ten folds
-take 168 MB on each worker for one statistic."""
+"""Levels of a column that a model keeps; others are pooled."""
 MOST_CODES = MAX_BIN_LIMIT - 1
 """Levels of a column of codes that have a bin each; others are pooled in one more bin, as which unseen ones count."""
 MOST_ONEHOT = 256
 """Levels of a column of which each may be a feature. More of them make histograms of mostly empty features, where one
 feature of codes is split by the same sets of one level, and by others."""
+KEPT_SHARE = 4
+"""Part of the memory for levels in which the columns of all partitions are kept from one read to the next."""
 AUTO = "auto"
 """Word of encodings for the default, see `settled`."""
 AUTO_ONEHOT = 4
@@ -86,11 +89,14 @@ class CategoryOptions:
     """What columns become, see `encodings_of`."""
     has_time: bool = False
     """Whether statistics of training rows are of the rows before each, and not of those in other folds."""
+    memory_limit: int | None = None
+    """Memory of a process, in bytes, of which the levels of single columns and what is counted of them take a quarter
+    at most, and pairs of columns another one; see `bytes_within`."""
 
     @property
-    def n_folds(self) -> int:
+    def division(self) -> Division:
         """Return the folds in which rows are counted; in the order of time one, of all rows."""
-        return 1 if self.has_time else N_FOLDS
+        return Division(self.seed, 1 if self.has_time else N_FOLDS)
 
 
 def check_encodings(value: object) -> None:
@@ -159,37 +165,88 @@ def _categorical_column(column: object, schema: FeatureSchema) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionCategories:
-    """What the first read of categorical columns finds; `a + b` is what is found in the partitions of a, then of b."""
+class KeptColumns:
+    """Columns of partitions that were read, so that no later read has to code them anew; `a + b` is those of a, then of
+    b, or nothing where these have no room."""
 
-    sizes: tuple[int, ...]
-    """Rows of each partition."""
-    levels: tuple[LevelCounts, ...]
-    """The levels of each categorical column."""
+    columns: tuple[tuple[CodedColumn, ...], ...]
+    n_bytes: int
+    """Memory that they take."""
+    room: int
+    """Memory that there is for them, in bytes; -1 where they had not enough."""
+
+    @classmethod
+    def of(cls, columns: Sequence[CodedColumn], room: int) -> KeptColumns:
+        """Return the columns of one partition, if they have room."""
+        small = tuple(own.small for own in columns)
+        n_bytes = sum(own.nbytes for own in small)
+        return cls((), 0, -1) if n_bytes > room else cls((small,), n_bytes, room)
+
+    def __add__(self, other: KeptColumns) -> KeptColumns:
+        room, n_bytes = min(self.room, other.room), self.n_bytes + other.n_bytes
+        return KeptColumns((), 0, -1) if n_bytes > room else KeptColumns(self.columns + other.columns, n_bytes, room)
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionCategories:
+    """What the first read of categorical columns finds; `a + b` is what is found in the partitions of both, in any
+    order the same."""
+
+    n_rows: int
+    levels: list[BoundedLevels]
+    """The levels of each categorical column that is read. `a += b` adds to those of a, one after the other."""
     labels: KeyTable | None
     """None where nothing is made of labels."""
+    kept: KeptColumns
+    """The columns of each partition, in the order of the sum."""
 
     def __add__(self, other: PartitionCategories) -> PartitionCategories:
-        levels = tuple(a + b for a, b in zip(self.levels, other.levels, strict=True))
-        labels = None if self.labels is None or other.labels is None else self.labels + other.labels
-        return PartitionCategories(self.sizes + other.sizes, levels, labels)
+        levels = [a + b for a, b in zip(self.levels, other.levels, strict=True)]
+        return PartitionCategories(
+            self.n_rows + other.n_rows, levels, self._labels_with(other), self.kept + other.kept
+        )  # fmt: skip
+
+    def __iadd__(self, other: PartitionCategories) -> PartitionCategories:
+        for at, own in enumerate(other.levels):
+            self.levels[at] += own
+        return PartitionCategories(
+            self.n_rows + other.n_rows, self.levels, self._labels_with(other), self.kept + other.kept
+        )  # fmt: skip
+
+    def _labels_with(self, other: PartitionCategories) -> KeyTable | None:
+        return None if self.labels is None or other.labels is None else self.labels + other.labels
 
 
 @dataclass(frozen=True)
 class LevelReader:
-    """The first read of categorical columns: counts levels, and labels."""
+    """The first read of categorical columns: counts levels, and labels; of columns that are read again some levels."""
 
     spec: ReadSpec
     counts_labels: bool
+    room: int
+    """Memory that the levels of a column may take, in bytes."""
+    choices: Sequence[CellChoice | None] | None = None
+    """Which levels of each column to count, None where the column is not read; by default all of all columns."""
+    kept_bytes: int = 0
+    """Memory in which the columns of all partitions are kept, if they have room."""
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> PartitionCategories:
         """Return what there is in a partition; parameters and errors as of `ReadSpec.read`."""
         block, spec = host_block(x), self.spec
         with naming(where):
             columns = category_columns(spec, block)
-            levels = on_threads(lambda found: LevelCounts.of(found[1], found[0]), columns, spec.threads)
+            each = [(own, None) for own in columns] if self.choices is None else [
+                (own, choice) for own, choice in zip(columns, self.choices, strict=True) if choice is not None
+            ]  # fmt: skip
+            found = on_threads(lambda own: self._levels(*own), each, spec.threads)
             labels = count_labels(*labels_of(block, given, spec)) if self.counts_labels else None
-            return PartitionCategories((n_rows_of(block),), tuple(levels), labels)
+            kept = KeptColumns.of([coded for coded, _ in found], self.kept_bytes)
+            return PartitionCategories(n_rows_of(block), [levels for _, levels in found], labels, kept)
+
+    def _levels(self, column: Column, choice: CellChoice | None) -> tuple[CodedColumn, BoundedLevels]:
+        name, values = column
+        coded = read_column(values(), name)
+        return coded, BoundedLevels.of(LevelCounts.of_coded(coded, name, choice), self.room)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,23 +264,14 @@ class FoldReader:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
         block = host_block(x)
         with naming(where):
-            codes = codes_of(self.levels, self.spec, block)
+            codes = codes_of(self.levels, self.spec, block, given)
             levels = self.target.levels(*labels_of(block, given, self.spec))
-        n_codes = [own.n_levels for own in self.levels if own is not None]
-        counted = [found for found in codes if found is not None]
-        seed, first_row = self.options.seed, given[FIRST_ROW]
-        n_folds = self.options.n_folds
-        counts = FoldCounts.of(counted, n_codes, seed, first_row, levels, self.target, self.spec.threads, n_folds)
-        if not self.pairs:
-            return CategoryCounts(counts, ())
-        each = zip(self.spec.schema.columns.categorical, codes, strict=True)
-        of_columns = {at: found for at, found in each if found is not None}
-        folds, most = folds_of(seed, first_row, len(levels), n_folds), self.options.most_levels
-
-        def of_pair(pair: Pair) -> PairCounts:
-            return PairCounts.of(pair, of_columns, most, folds, levels, self.target.steps, n_folds)
-
-        return CategoryCounts(counts, tuple(on_threads(of_pair, self.pairs, self.spec.threads)))
+        each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
+        counted = {at: (found, own.n_levels) for at, own, found in each if own is not None and found is not None}
+        return CategoryCounts.of(
+            counted, self.pairs, self.options.most_levels, self.options.division, given[FIRST_ROW], levels, self.target,
+            self.spec.threads,
+        )  # fmt: skip
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
@@ -250,13 +298,23 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             f"X has categorical columns, such as {of_labels[0]!r}, whose statistics need labels: pass y, "
             "or reference= of the data set that a model is trained on, or encodings='native'"
         )
-    spec = replace(source.spec, threads=runner.threads)
-    found = runner.total(source, LevelReader(spec, bool(of_labels)))
-    most = dict.fromkeys((AUTO, *ENCODERS), options.most_levels) | {NATIVE: min(options.most_levels, MOST_CODES)}
-    levels = tuple(Levels.kept(own, most[word]) for own, word in zip(found.levels, words, strict=True))
-    _say_pooled(names, levels)
+    spec, n_bytes = replace(source.spec, threads=runner.threads), bytes_within(options.memory_limit)
+    kept_bytes = n_bytes // KEPT_SHARE if runner.is_here else 0
+    first = LevelReader(spec, bool(of_labels), n_bytes // len(words), kept_bytes=kept_bytes)
+    sizes, found = runner.total(source, first)
+    if found.kept.columns:
+        source = source.with_made(CODED, found.kept.columns, sizes)
     none = Target(np.empty(0, np.float32), ())
     target = none if found.labels is None else Target.of(found.labels, source.spec.classes is not None)
+
+    def read(choices: Sequence[CellChoice | None], room: int) -> list[BoundedLevels]:
+        return runner.total(source, LevelReader(spec, False, room, choices))[1].levels
+
+    most = [min(options.most_levels, MOST_CODES) if word == NATIVE else options.most_levels for word in words]
+    likely = [TARGET if word == AUTO else word for word in words]
+    rooms = level_rooms(found.levels, likely, most, n_bytes, target.n_statistics)
+    levels = found_levels(found.levels, rooms, n_bytes // 2, read)
+    _say_pooled(names, levels)
     words = tuple(settled(word, own.n_levels, target.n_statistics) for word, own in zip(words, levels, strict=True))
     for name, own, word in zip(names, levels, words, strict=True):
         if word == ONEHOT and own.n_levels > MOST_ONEHOT:
@@ -268,24 +326,24 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
     if TARGET not in words:
         return source.with_schema(_encoder(schema, none, (), encoders).schema)
-    first_rows = cuts_of(found.sizes)[:-1]
-    numbered = source.with_made(FIRST_ROW, first_rows, found.sizes)
+    first_rows = cuts_of(sizes)[:-1]
+    numbered = source.with_made(FIRST_ROW, first_rows, sizes)
     counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
     each = zip(schema.categorical, counted, strict=True)
     n_levels = {at: own.n_levels for at, own in each if own is not None}
-    pairs = chosen_pairs(n_levels, sum(found.sizes), target.n_statistics, options.complexity)
+    pairs = chosen_pairs(n_levels, sum(sizes), target.n_statistics, options.complexity, n_bytes)
     reader = FoldReader(spec, counted, pairs, target, options)
     counts: Sequence[object]
     if options.has_time:
-        counts, summary = runner.kept_earlier(numbered, reader, attrgetter("summary"))
+        counts, summary = runner.kept_earlier(numbered, reader, attrgetter("kept.summary"))
     else:
-        total, summary = runner.kept_total(numbered, reader, attrgetter("summary"))
+        total, summary = runner.kept_total(numbered, reader, attrgetter("kept"), attrgetter("summary"))
         counts = [total] * len(first_rows)
     tables = iter(summary.columns.tables)
     encoders = [
         made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
     ]
-    trained = numbered.with_made(FOLD_COUNTS, counts, found.sizes)
+    trained = numbered.with_made(FOLD_COUNTS, counts, sizes)
     made = _encoder(schema, target, summary.columns.priors, encoders, summary.pairs, options.has_time)
     return trained.with_schema(made.schema)
 

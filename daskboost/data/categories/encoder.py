@@ -7,10 +7,11 @@ these come target statistics of pairs of columns.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from operator import getitem
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_fro
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
 from daskboost.data.categories.pairs import PairEncoder
+from daskboost.data.categories.read_column import CodedColumn
 from daskboost.data.categories.row_statistics import (
     ByTile,
     Codes,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """The newest version of encoders in files: 2 has columns that are not target statistics."""
+CODED = "coded"
+"""Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
 """Rows whose features are made together, so that what they are made of stays in a core's cache."""
 
@@ -163,7 +167,7 @@ class Encoder:
         numbers = self._numbers(rows, spec)
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
-        each = zip(self.columns.categorical, codes_of(levels, spec, rows), strict=True)
+        each = zip(self.columns.categorical, codes_of(levels, spec, rows, given), strict=True)
         columns = {at: codes for at, codes in each if codes is not None}
         statistics_of = self._statistics(columns, rows, spec, given)
 
@@ -217,18 +221,23 @@ class Encoder:
         assert isinstance(features, DenseRows)
         return features.values
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs" and
-        "has_time" only where there are some."""
-        made = [None if encoder is None else encoder.to_json() for encoder in self.encoders]
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
+        that one after the other can be written, as plain values of millions of levels take much memory."""
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        more = ({"pairs": [own.to_json() for own in self.pairs]} if self.pairs else {}) | (
-            {"has_time": True} if self.has_time else {}
-        )
+        more = ({"pairs": list(self.pairs)} if self.pairs else {}) | ({"has_time": True} if self.has_time else {})
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
-            "priors": self.priors, "columns": made, **more,
+            "priors": self.priors, "columns": list(self.encoders), **more,
         }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, of which `from_json` makes the same encoder; "pairs" and "has_time" only where there are
+        some."""
+        each = {name: self.parts[name] for name in ("columns", "pairs") if name in self.parts}
+        made = {name: [None if own is None else own.to_json() for own in parts] for name, parts in each.items()}
+        return self.parts | made
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Encoder:
@@ -268,24 +277,38 @@ def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
         names[unique] = None
 
 
-def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any) -> list[Int32 | None]:
-    """Return the codes of each categorical column of a block in the host's memory, None where its levels are."""
+def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any, given: Mapping[str, Any]
+             ) -> list[Int32 | None]:  # fmt: skip
+    """Return the codes of each categorical column of a block in the host's memory, None where its levels are.
+
+    `given` : of a partition that was read before, its columns under `CODED`, if they were kept.
+    """
     from daskboost.devices.cpu.threads import on_threads
 
-    def coded(own: tuple[Levels | None, tuple[str, Any]]) -> Int32 | None:
-        known, (name, column) = own
-        return None if known is None else known.codes(column, name)
+    columns = category_columns(spec, block)
+    kept: Sequence[CodedColumn | None] = given.get(CODED) or [None] * len(columns)
 
-    return on_threads(coded, list(zip(levels, category_columns(spec, block), strict=True)), spec.threads)
+    def coded(own: tuple[Levels | None, Column, CodedColumn | None]) -> Int32 | None:
+        known, (name, column), read = own
+        if known is None:
+            return None
+        return known.codes(column(), name) if read is None else known.codes_of(read, name)
+
+    return on_threads(coded, list(zip(levels, columns, kept, strict=True)), spec.threads)
 
 
-def category_columns(spec: ReadSpec, block: Any) -> list[tuple[str, Any]]:
-    """Return the label and the values of each categorical column of a block in the host's memory."""
+Column: TypeAlias = tuple[str, Callable[[], object]]
+"""The label of a column, and what reads its values."""
+
+
+def category_columns(spec: ReadSpec, block: Any) -> list[Column]:
+    """Return each categorical column of a block in the host's memory."""
     columns, places, is_matrix = spec.schema.columns, spec.places, kind_of(block) == "numpy"
-    return [
-        (columns.label(at), block[:, places[at]] if is_matrix else column_of(block, places[at]))
-        for at in columns.categorical
-    ]
+
+    def reads(place: Hashable) -> Callable[[], object]:
+        return partial(getitem, block, (slice(None), place)) if is_matrix else partial(column_of, block, place)
+
+    return [(columns.label(at), reads(places[at])) for at in columns.categorical]
 
 
 def labels_of(block: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from daskboost.data.categories.statistics import StatisticTable, Target
-from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
+from daskboost.dtypes import Float32, Int32, Int64, Integers, UInt8, for_kernels
 from daskboost.hashing import Purpose, draws, key
 
 if TYPE_CHECKING:
@@ -38,9 +38,21 @@ def folds_of(seed: int, first_row: int, n_rows: int, n_folds: int = N_FOLDS) -> 
     return ((bits >> np.uint64(32)) * np.uint64(n_folds) >> np.uint64(32)).astype(np.uint8)
 
 
+class Division(NamedTuple):
+    """How rows are divided into folds, see `folds_of`."""
+
+    seed: int
+    n_folds: int = N_FOLDS
+
+    def of(self, first_row: int, n_rows: int) -> UInt8:
+        """Return the fold of each row of a partition; uint8, shape (rows,)."""
+        return folds_of(self.seed, first_row, n_rows, self.n_folds)
+
+
 @dataclass(frozen=True, eq=False)
 class FoldTable:
-    """What the codes of a column have counted in each fold; `a + b` is what they count together.
+    """What the codes of a column have counted in each fold; `a + b` is what they count together, and `a += b` the same
+    in the memory of a, where that has all counts.
 
     Few rows of a column of many levels leave most counts zero. Then a table is of the others alone, so that a partition
     takes memory by its rows, not by the levels of the whole data.
@@ -50,69 +62,93 @@ class FoldTable:
     n_codes : int
     cells : int64 array, shape (counts,), or None for all
         Which counts there are, increasing; `code * n_folds + fold`, with `n_codes` for missing values.
-    counts : int64 array, shape (counts, 1 + m)
-        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * n_folds, 1 + m).
+    counts : int32 array, shape (counts, 1 + m)
+        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * n_folds, 1 + m). Of more rows
+        than int32 holds they are int64.
+    n_rows : int
+        Rows that were read, some of which may not count.
     n_folds : int
     """
 
     n_codes: int
     cells: Int64 | None
-    counts: Int64
+    counts: Integers
+    n_rows: int
     n_folds: int = N_FOLDS
 
     @classmethod
-    def of(cls, codes: Int32 | Int64, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8, n_folds: int = N_FOLDS
+    def of(cls, codes: Integers, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8, n_folds: int = N_FOLDS
            ) -> FoldTable:  # fmt: skip
         """Count the rows of one partition; parameters as of :func:`~daskboost.devices.cpu.statistics.count_folds`."""
+        from daskboost.devices.cpu.sorted_counts import count_rows, pack_rows
         from daskboost.devices.cpu.statistics import count_folds
 
+        width = 1 + steps.shape[1]
         if _is_full(len(codes), n_codes, n_folds):
-            table = np.zeros((n_codes + 1, n_folds, 1 + steps.shape[1]), np.int64)
+            table = np.zeros((n_codes + 1, n_folds, width), np.int32)
             count_folds(codes.astype(np.int32, copy=False), folds, levels, steps, table)
-            return cls(n_codes, None, table.reshape(-1, table.shape[2]), n_folds)
-        own = np.flatnonzero(codes >= -1)
-        places = np.where(codes[own] < 0, n_codes, codes[own]).astype(np.int64) * n_folds + folds[own]
-        cells, found = np.unique(places, return_inverse=True)
-        table = np.zeros((len(cells) + 1, 1, 1 + steps.shape[1]), np.int64)
-        count_folds(found.astype(np.int32), np.zeros(len(own), np.uint8), levels[own], steps, table)
-        return cls(n_codes, cells, table[:-1, 0], n_folds)
+            return cls(n_codes, None, table.reshape(-1, width), len(codes), n_folds)
+        rows = np.empty(len(codes), np.int64)
+        rows = rows[: pack_rows(codes, folds, levels, n_codes, n_folds, rows)]
+        rows.sort()
+        cells, counts = np.empty(len(rows), np.int64), np.zeros((len(rows), width), np.int32)
+        n = count_rows(rows, steps, cells, counts)
+        return cls(n_codes, cells[:n].copy(), counts[:n].copy(), len(codes), n_folds)
 
     def __add__(self, other: FoldTable) -> FoldTable:
-        n_codes, n_folds = self.n_codes, self.n_folds
-        if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), n_codes, n_folds):
-            counts = self._filled()
-            counts[slice(None) if other.cells is None else other.cells] += other.counts
-            return FoldTable(n_codes, None, counts, n_folds)
-        cells, found = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
-        counts = np.zeros((len(cells), self.counts.shape[1]), np.int64)
-        counts[found[: len(self.cells)]] = self.counts
-        counts[found[len(self.cells) :]] += other.counts
-        return FoldTable(n_codes, cells, counts, n_folds)
+        from daskboost.devices.cpu.sorted_counts import count_union, merge_counts
 
-    def _filled(self) -> Int64:
-        """Return a copy of the counts with those that are zero; int64, shape ((n_codes + 1) * n_folds, 1 + m)."""
-        counts = np.zeros(((self.n_codes + 1) * self.n_folds, self.counts.shape[1]), np.int64)
+        n_codes, n_folds, n_rows = self.n_codes, self.n_folds, self.n_rows + other.n_rows
+        if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), n_codes, n_folds):
+            counts = self._filled(_count_type(n_rows))
+            other._add_to(counts)
+            return FoldTable(n_codes, None, counts, n_rows, n_folds)
+        cells = np.empty(count_union(self.cells, other.cells), np.int64)
+        counts = np.zeros((len(cells), self.counts.shape[1]), _count_type(n_rows))
+        merge_counts(self.cells, self.counts, other.cells, other.counts, cells, counts)
+        return FoldTable(n_codes, cells, counts, n_rows, n_folds)
+
+    def __iadd__(self, other: FoldTable) -> FoldTable:
+        n_rows = self.n_rows + other.n_rows
+        if self.cells is not None or self.counts.dtype != _count_type(n_rows):
+            return self + other
+        other._add_to(self.counts)
+        return FoldTable(self.n_codes, None, self.counts, n_rows, self.n_folds)
+
+    def _add_to(self, counts: Integers) -> None:
+        """Add the counts to those of a table of all."""
+        counts[slice(None) if self.cells is None else self.cells] += self.counts
+
+    def _filled(self, dtype: type[np.int32 | np.int64]) -> Integers:
+        """Return a copy of the counts with those that are zero, shape ((n_codes + 1) * n_folds, 1 + m)."""
+        counts = np.zeros(((self.n_codes + 1) * self.n_folds, self.counts.shape[1]), dtype)
         counts[slice(None) if self.cells is None else self.cells] = self.counts
         return counts
 
-    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Int64, int]]:
+    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Integers, int, int]]:
         """Leave out what follows from the counts, which would be sent along with them."""
-        return _received, (self.n_codes, self.cells, self.counts, self.n_folds)
+        return _received, (self.n_codes, self.cells, self.counts, self.n_rows, self.n_folds)
 
     @cached_property
-    def by_fold(self) -> Int64:
-        """The counts of each fold; int64, shape (n_codes + 1, n_folds, 1 + m)."""
-        counts = self.counts if self.cells is None else self._filled()
+    def by_fold(self) -> Integers:
+        """The counts of each fold; shape (n_codes + 1, n_folds, 1 + m)."""
+        counts = self.counts if self.cells is None else self._filled(_count_type(self.n_rows))
         return counts.reshape(self.n_codes + 1, self.n_folds, -1)
 
     @cached_property
     def total(self) -> StatisticTable:
         """The counts of all folds together."""
-        return StatisticTable(self.by_fold.sum(axis=1))
+        return StatisticTable(self.by_fold.sum(axis=1, dtype=np.int64))
 
 
-def _received(n_codes: int, cells: Int64 | None, counts: Int64, n_folds: int) -> FoldTable:
-    return FoldTable(n_codes, cells, for_kernels(counts), n_folds)
+def _received(n_codes: int, cells: Int64 | None, counts: Integers, n_rows: int, n_folds: int) -> FoldTable:
+    cells = None if cells is None else for_kernels(cells)
+    return FoldTable(n_codes, cells, for_kernels(counts), n_rows, n_folds)
+
+
+def _count_type(n_rows: int) -> type[np.int32 | np.int64]:
+    """Return the type that counts of so many rows fit: half the memory, but of billions."""
+    return np.int32 if n_rows <= np.iinfo(np.int32).max else np.int64
 
 
 def most_counts(n_rows: int, n_codes: int) -> int:
@@ -144,21 +180,19 @@ class FoldCounts:
 
     Parameters
     ----------
-    tables : tuple of FoldTable
-        Of each categorical column.
+    tables : list of FoldTable
+        Of each categorical column. `a += b` adds to those of a, one after the other.
     rows : int64 array, shape (1 + m,)
         All rows and the sums of their statistics, those of categories without a code among them.
     """
 
-    tables: tuple[FoldTable, ...]
+    tables: list[FoldTable]
     rows: Int64
-    seed: int
-    """By which rows are in folds, see `folds_of`."""
-    n_folds: int = N_FOLDS
+    division: Division
 
     @classmethod
-    def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], seed: int, first_row: int, levels: UInt8,
-           target: Target, threads: int = 1, n_folds: int = N_FOLDS) -> FoldCounts:  # fmt: skip
+    def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], division: Division, folds: UInt8, levels: UInt8,
+           target: Target, threads: int = 1) -> FoldCounts:  # fmt: skip
         """Count the rows of one partition, so many columns at the same time.
 
         Parameters
@@ -167,22 +201,29 @@ class FoldCounts:
             Of each column, as `Levels.codes` gives them.
         n_codes : sequence of int
             How many codes each column has.
-        seed, first_row, n_folds : int
-            See `folds_of`.
+        division : Division
+        folds : uint8 array, shape (rows,)
+            What the division gives.
         levels : uint8 array, shape (rows,)
             Of the target, see `Target.levels`.
         """
         from daskboost.devices.cpu.threads import on_threads
 
-        steps, folds = target.steps, folds_of(seed, first_row, len(levels), n_folds)
+        steps = target.steps
         columns = list(zip(codes, n_codes, strict=True))
+        n_folds = division.n_folds
         tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps, n_folds), columns, threads)
         counts = np.bincount(levels, minlength=len(steps))[: len(steps)]
-        return cls(tuple(tables), np.append(counts.sum(), counts @ steps.astype(np.int64)), seed, n_folds)
+        return cls(tables, np.append(counts.sum(), counts @ steps.astype(np.int64)), division)
 
     def __add__(self, other: FoldCounts) -> FoldCounts:
-        tables = tuple(a + b for a, b in zip(self.tables, other.tables, strict=True))
-        return FoldCounts(tables, self.rows + other.rows, self.seed, self.n_folds)
+        tables = [a + b for a, b in zip(self.tables, other.tables, strict=True)]
+        return FoldCounts(tables, self.rows + other.rows, self.division)
+
+    def __iadd__(self, other: FoldCounts) -> FoldCounts:
+        for at, table in enumerate(other.tables):
+            self.tables[at] += table
+        return FoldCounts(self.tables, self.rows + other.rows, self.division)
 
     @property
     def totals(self) -> tuple[StatisticTable, ...]:

@@ -6,26 +6,23 @@ values alone: not on containers, dictionaries, partitions or their order.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import sys
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from daskboost import wire
 from daskboost.data.categories.read_column import MISSING, CodedColumn, read_column
 from daskboost.data.categories.refusals import mixed, with_example
+from daskboost.data.categories.statistics import most_frequent
 from daskboost.data.categories.values import BOOLEAN, INTEGER, NOTHING, TEXT, LevelValues, Names
-from daskboost.dtypes import Int32, Int64, UInt64
+from daskboost.dtypes import Bool, Int32, Int64, UInt64
 from daskboost.errors import DataTypeError, ModelFormatError
 
 UNKNOWN = -2
 """Code of a value that is not among the levels: unseen in training, or pooled."""
-
-WORTH_SELECTING = 32
-"""Levels that are as frequent as those kept, for each of these, from which on selecting takes less time than sorting:
-selecting 1,000 of 2 million took a fifteenth of sorting them, selecting a third of them five times as long."""
-
 
 class _OfValues:
     """What levels are, by the values that they have."""
@@ -45,6 +42,26 @@ class _OfValues:
     @property
     def n_levels(self) -> int:
         return len(self.values)
+
+
+@dataclass(frozen=True)
+class LevelRoom:
+    """How many levels of a column are kept. Those of more rows come first, of as many rows those of lesser hashes."""
+
+    most: int
+    """Levels at most."""
+    n_bytes: int = sys.maxsize
+    """Memory at most that they take with what is counted of them."""
+    level_bytes: int = 0
+    """What one of them takes, beside the bytes of its value."""
+
+
+class Rank(NamedTuple):
+    """Where a level comes among others: the lesser one first."""
+
+    less_rows: int
+    """Its rows, as a negative number."""
+    hash: int
 
 
 @wire.register
@@ -70,37 +87,49 @@ class LevelCounts(_OfValues):
     n_missing: int
 
     @classmethod
-    def of(cls, column: object, name: str) -> LevelCounts:
-        """Return the levels of one partition's column; parameters and errors as of `read_column`."""
-        return cls._of_coded(read_column(column, name), name)
+    def of(cls, column: object, name: str, wanted: Callable[[UInt64], Bool] | None = None) -> LevelCounts:
+        """Return the levels of one partition's column; parameters and errors as of `read_column`.
+
+        `wanted` : tells by their hashes which levels are counted, by default all.
+        """
+        return cls.of_coded(read_column(column, name), name, wanted)
 
     @classmethod
-    def _of_coded(cls, coded: CodedColumn, name: str) -> LevelCounts:
-        counts = coded.counts
-        return cls._grouped(name, coded.values, counts[:-1], int(counts[-1]))
-
-    @classmethod
-    def _grouped(cls, name: str, values: LevelValues, counts: Int64, n_missing: int) -> LevelCounts:
-        """Return values in any order, among which some may be the same, as levels."""
+    def of_coded(cls, coded: CodedColumn, name: str, wanted: Callable[[UInt64], Bool] | None = None) -> LevelCounts:
+        """Return the levels of a column that was read; parameters as of `of`."""
+        values, counts, n_missing = coded.values, coded.counts[:-1], int(coded.counts[-1])
+        if wanted is not None:
+            places = np.flatnonzero(wanted(values.hashes))
+            values, counts = values.taken(places), counts[places]
         order, first = values.distinct()
         counts = np.add.reduceat(counts[order], first) if len(first) else counts[:0]
         return cls(name, values.taken(order[first]), counts, n_missing)
 
-    @classmethod
-    def merged(cls, parts: Sequence[LevelCounts]) -> LevelCounts:
-        """Return the levels of the rows of one or more partitions, in any order the same; DataTypeError where these
-        are of different kinds."""
-        name = parts[0].name
-        examples = {part.kind: part.values.example for part in parts if part.kind != NOTHING}
-        if len(examples) > 1:
-            raise mixed(examples, name)
-        counts = np.concatenate([part.counts for part in parts])
-        values = LevelValues.joined([part.values for part in parts])
-        return cls._grouped(name, values, counts, sum(part.n_missing for part in parts))
-
     def __add__(self, other: LevelCounts) -> LevelCounts:
-        """Return the levels of the rows of both, as `merged` does for many at once."""
-        return self.merged([self, other])
+        """Return the levels of the rows of both; DataTypeError where these are of different kinds."""
+        self.require_kind(other.values)
+        values, counts = self.values.merged(self.counts, other.values, other.counts)
+        return LevelCounts(self.name, values, counts, self.n_missing + other.n_missing)
+
+    def require_kind(self, values: LevelValues) -> None:
+        """Refuse values of another kind: DataTypeError."""
+        if NOTHING not in (self.kind, values.kind) and self.kind != values.kind:
+            raise mixed({own.kind: own.example for own in (self.values, values)}, self.name)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that it takes: values, their ends, hashes and rows."""
+        return len(self.values.data) + 24 * self.n_levels
+
+    def most_frequent(self, room: LevelRoom) -> tuple[LevelCounts, Rank | None]:
+        """Return the levels that come first, as many as there is room for, and the rank of the first of the others."""
+        places = most_frequent(self.counts, room.most + 1)
+        order = places[np.argsort(-self.counts[places], kind="stable")]
+        sizes = np.cumsum(np.diff(self.values.ends)[order] + room.level_bytes)
+        n = min(room.most, int(np.searchsorted(sizes, room.n_bytes, side="right")))
+        kept = np.sort(order[:n])
+        own = LevelCounts(self.name, self.values.taken(kept), self.counts[kept], self.n_missing)
+        return own, Rank(-int(self.counts[order[n]]), int(self.hashes[order[n]])) if n < len(order) else None
 
     @property
     def hashes(self) -> UInt64:
@@ -137,33 +166,28 @@ class Levels(_OfValues):
     n_missing: int
 
     @classmethod
-    def kept(cls, counts: LevelCounts, most: int) -> Levels:
-        """Return the most frequent levels; the others are pooled.
+    def kept(cls, counts: LevelCounts, room: LevelRoom) -> Levels:
+        """Return the levels for which there is room, of the levels of all training rows; the others are pooled."""
+        own, _ = counts.most_frequent(room)
+        return cls.of(own, counts.n_levels, int(counts.counts.sum()))
 
-        Parameters
-        ----------
-        counts : LevelCounts
-            All levels of the training rows.
-        most : int
-            Number of levels that are kept at most. Of levels with the same number of rows the lesser value comes
-            first: texts by code points, integers by size, False before True.
+    @classmethod
+    def of(cls, kept: LevelCounts, n_levels: int, n_rows: int) -> Levels:
+        """Return the levels that are kept, of so many levels of so many rows.
+
+        Of levels with the same number of rows the lesser value comes first: texts by code points, integers by size,
+        False before True.
         """
         import pyarrow as pa
         from pyarrow import compute
 
-        wanted = min(most, counts.n_levels)
-        least = -np.partition(-counts.counts, wanted - 1)[wanted - 1] if wanted else np.iinfo(np.int64).max
-        frequent = np.flatnonzero(counts.counts >= least)  # sorting rarer ones too would take most of the time
-        table = pa.table({"count": counts.counts[frequent], "value": counts.values.taken(frequent).sortable})
+        table = pa.table({"count": kept.counts, "value": kept.values.sortable})
         keys = [("count", "descending"), ("value", "ascending")]  # no two levels have the same
-        if wanted < len(frequent) // WORTH_SELECTING:
-            places = compute.select_k_unstable(table, wanted, sort_keys=keys)
-        else:
-            places = compute.sort_indices(table, sort_keys=keys)
-        order = frequent[places.to_numpy()[:wanted]]
-        kept = counts.counts[order]
-        n_pooled_rows = int(counts.counts.sum() - kept.sum())
-        return cls(counts.values.taken(order), kept, counts.n_levels - len(kept), n_pooled_rows, counts.n_missing)
+        order = compute.sort_indices(table, sort_keys=keys).to_numpy()
+        n_pooled_rows = n_rows - int(kept.counts.sum())
+        return cls(
+            kept.values.taken(order), kept.counts[order], n_levels - kept.n_levels, n_pooled_rows, kept.n_missing
+        )  # fmt: skip
 
     def codes(self, column: object, name: str) -> Int32:
         """Return the code of each row's level, shape (rows,): its place among the levels, `MISSING` where the row has
@@ -171,7 +195,10 @@ class Levels(_OfValues):
 
         Raises as `read_column`, and DataTypeError where the column has values of another kind than in training.
         """
-        coded = read_column(column, name)
+        return self.codes_of(read_column(column, name), name)
+
+    def codes_of(self, coded: CodedColumn, name: str) -> Int32:
+        """Return what `codes` does, of a column that was read."""
         self._require_kind(coded.values, name)
         return coded.mapped(np.append(self.values.places_of(coded.values, UNKNOWN), np.int32(MISSING)))
 

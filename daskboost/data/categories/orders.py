@@ -40,7 +40,7 @@ def before_each(before: FoldTable, parts: Sequence[FoldTable]) -> list[FoldTable
     found, counts = [], before.counts.copy()
     for part in parts:
         own = _places(before, part.cells)
-        found.append(FoldTable(part.n_codes, part.cells, counts[own].copy(), part.n_folds))
+        found.append(FoldTable(part.n_codes, part.cells, counts[own].copy(), before.n_rows, part.n_folds))
         counts[own] += part.counts
     return found
 
@@ -74,7 +74,10 @@ class EarlierCounts:
     @classmethod
     def of_first(cls, total: CategoryCounts) -> EarlierCounts:
         """Return what came before the first of all rows, which is nothing, of the categories that all rows have."""
-        tables = (FoldTable(own.n_codes, own.cells, np.zeros_like(own.counts), own.n_folds) for own in _tables(total))
+        tables = (
+            FoldTable(own.n_codes, own.cells, np.zeros_like(own.counts), own.n_rows, own.n_folds)
+            for own in _tables(total)
+        )
         return cls(tuple(tables), tuple(own.pair for own in total.pairs))
 
     def before_each(self, parts: Sequence[CategoryCounts]) -> list[EarlierCounts]:

@@ -1,7 +1,7 @@
 """Pairs of categorical columns: which are worth a feature, the levels that they have, and the targets of these.
 
-    levels of columns -> Pair, counted by key and fold -> PairCounts, summed -> values of training rows
-                                                              |-> PairEncoder of other rows
+    levels of columns -> Pair, counted by key and fold -> PairCounts, summed -> KeptPair: values of training rows
+                                                                                    |-> PairEncoder of other rows
 
 A level of a pair is a pair of codes that some row has. Of two columns of 7,000 and 4,000 levels 28 million could be
 there, and no more are than rows, so only those that are there are counted, by a key that numbers all that could be.
@@ -13,7 +13,7 @@ sums only gives them more to fit noise with.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.folds import N_FOLDS, CountSummary, FoldCounts, FoldTable, folds_of, most_counts
+from daskboost.data.categories.folds import N_FOLDS, CountSummary, Division, FoldCounts, FoldTable, most_counts
+from daskboost.data.categories.level_rooms import MOST_BYTES
 from daskboost.data.categories.levels import UNKNOWN
 from daskboost.data.categories.row_statistics import ByTile, Codes, TrainedRows
-from daskboost.data.categories.statistics import StatisticTable
-from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
+from daskboost.data.categories.statistics import StatisticTable, Target, most_frequent
+from daskboost.dtypes import Float32, Int32, Int64, Integers, UInt8, for_kernels
 from daskboost.errors import ParameterError
 from daskboost.params import shown
 
@@ -43,9 +44,6 @@ MOST_PAIRS = 45
 """Pairs of ten columns; of more columns those pairs are taken that have fewest possible levels."""
 MOST_STATISTICS = 90
 """Statistics of all pairs together: of many classes fewer pairs are taken, and one at least."""
-MOST_BYTES = 1 << 30
-"""Memory that the counts of all pairs may take on a worker while rows are quantized; pairs beyond are left out."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +78,8 @@ class Pair:
         return np.where((first == UNKNOWN) | (second == UNKNOWN), UNKNOWN, keys)
 
 
-def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, complexity: int) -> tuple[Pair, ...]:
+def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, complexity: int,
+                 n_bytes: int = MOST_BYTES) -> tuple[Pair, ...]:  # fmt: skip
     """Return the pairs that are to be counted, by the numbers of their columns.
 
     Parameters
@@ -92,6 +91,8 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
         How many statistics each level has.
     complexity : int
         See `check_complexity`.
+    n_bytes : int
+        Memory that the counts of all pairs may take on a worker while rows are quantized; pairs beyond are left out.
     """
     if complexity < MOST_COMPLEXITY or not n_statistics:
         return ()
@@ -99,7 +100,7 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     columns = sorted(column for column, n in n_levels.items() if n >= LEAST_LEVELS and n * LEAST_GROWTH < n_rows)
     pairs = [Pair((a, b), (n_levels[a] + 1, n_levels[b] + 1)) for a, b in combinations(columns, 2)]
     pairs.sort(key=lambda pair: (pair.n_keys, pair.columns))
-    n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), MOST_BYTES, list[Pair]()
+    n_most, left, chosen = min(MOST_PAIRS, max(MOST_STATISTICS // n_statistics, 1)), n_bytes, list[Pair]()
     for pair in pairs[:n_most]:
         left -= 2 * most_counts(n_rows, pair.n_keys) * 8 * (2 + n_statistics)  # of levels by fold, and of levels
         if left < 0:
@@ -108,7 +109,7 @@ def chosen_pairs(n_levels: Mapping[int, int], n_rows: int, n_statistics: int, co
     if len(chosen) < len(pairs):
         logger.info(
             "of %d pairs of categorical columns %d are counted, those of fewest possible levels: there are %d at most, "
-            "which take %d MB at most", len(pairs), len(chosen), n_most, MOST_BYTES >> 20,
+            "which take %d MB at most", len(pairs), len(chosen), n_most, n_bytes >> 20,
         )  # fmt: skip
     return tuple(sorted(chosen, key=lambda pair: pair.columns))
 
@@ -133,67 +134,92 @@ class PairCounts:
     def __add__(self, other: PairCounts) -> PairCounts:
         return PairCounts(self.pair, self.by_key + other.by_key, self.most_levels)
 
+    def __iadd__(self, other: PairCounts) -> PairCounts:
+        table = self.by_key
+        table += other.by_key
+        return PairCounts(self.pair, table, self.most_levels)
+
     def __reduce__(self) -> tuple[Callable[..., PairCounts], tuple[Pair, FoldTable, int]]:
         """Leave out what follows from the counts, which would be sent along with them."""
         return PairCounts, (self.pair, self.by_key, self.most_levels)
 
     @cached_property
-    def _present(self) -> tuple[Int64, Int64]:
+    def _present(self) -> tuple[Int64, Integers]:
         """The cells with rows, and what they count."""
         cells, counts = self.by_key.cells, self.by_key.counts
-        own = np.flatnonzero(counts[:, 0])  # rows of no weight leave no trace, and full tables have all cells
-        if cells is not None and len(own) == len(cells):
+        if cells is not None:
             return cells, counts
-        return (own if cells is None else cells[own]), counts[own]
+        own = np.flatnonzero(counts[:, 0])  # full tables have all cells
+        return own, counts[own]
 
     @cached_property
-    def _levels(self) -> tuple[Int64, Int64]:
-        """The keys of all levels, and what these count."""
-        cells, counts = self._present
-        keys, first = np.unique(cells // self.by_key.n_folds, return_index=True)
-        return keys, np.add.reduceat(counts, first) if len(first) else counts
+    def _starts(self) -> Int64:
+        """Where the cells of each level begin among those with rows."""
+        from daskboost.devices.cpu.sorted_counts import find_starts
+
+        cells = self._present[0]
+        starts = np.empty(find_starts(cells, self.by_key.n_folds, np.empty(0, np.int64)), np.int64)
+        find_starts(cells, self.by_key.n_folds, starts)
+        return starts
 
     @cached_property
-    def encoder(self) -> PairEncoder:
-        """What the levels that are kept have counted in all folds together."""
-        keys, counts = self._levels
-        if len(keys) > self.most_levels:
-            kept = np.sort(np.argsort(-counts[:, 0], kind="stable")[: self.most_levels])
-            keys, counts = keys[kept], counts[kept]
-        of_missing = np.zeros((1, counts.shape[1]), np.int64)  # which keys have as codes of their own
-        return PairEncoder(self.pair, keys, StatisticTable(np.concatenate([counts, of_missing])))
-
-    @cached_property
-    def cells(self) -> tuple[Int64, UInt8, Int64]:
-        """Where the cells of each level that is kept begin; their folds, and what they count."""
-        (cells, counts), known = self._present, self.encoder.keys
-        if len(known) < len(self._levels[0]):
-            own = np.isin(cells // self.by_key.n_folds, known)
-            cells, counts = cells[own], counts[own]
-        starts = np.searchsorted(cells, np.append(known, self.pair.n_keys) * self.by_key.n_folds)
-        return starts, (cells % self.by_key.n_folds).astype(np.uint8), counts
+    def kept(self) -> KeptPair:
+        """The levels that are kept."""
+        (cells, counts), starts, n_folds = self._present, self._starts, self.by_key.n_folds
+        if len(starts) > self.most_levels:
+            places = most_frequent(np.add.reduceat(counts[:, 0], starts), self.most_levels)
+            widths = np.append(starts[1:], len(cells))[places] - starts[places]
+            firsts = np.cumsum(widths) - widths
+            own = np.repeat(starts[places] - firsts, widths) + np.arange(widths.sum())
+            cells, counts, starts = cells[own], counts[own], firsts
+        totals = np.zeros((len(starts) + 1, counts.shape[1]), np.int64)  # last missing: keys have it as a code
+        if len(starts):
+            np.add.reduceat(counts, starts, out=totals[:-1], dtype=np.int64)
+        encoder = PairEncoder(self.pair, cells[starts] // n_folds, StatisticTable(totals))
+        return KeptPair(encoder, np.append(starts, len(cells)), (cells % n_folds).astype(np.uint8), counts)
 
     @property
     def is_new(self) -> bool:
         """Whether the pair says what neither column does alone: see `LEAST_GROWTH`."""
-        return len(self._levels[0]) > LEAST_GROWTH * (max(self.pair.sizes) - 1)
+        return len(self._starts) > LEAST_GROWTH * (max(self.pair.sizes) - 1)
 
     @property
     def are_same(self) -> bool:
         """Whether each of the columns tells the other, so that pairs with a third column are the same of both."""
-        (keys, _), size = self._levels, self.pair.sizes[1]
-        return 0 < len(np.unique(keys // size)) == len(np.unique(keys % size)) == len(keys)
+        if not 0 < len(self._starts) <= min(self.pair.sizes):
+            return False
+        keys, size = self._present[0][self._starts] // self.by_key.n_folds, self.pair.sizes[1]
+        return len(np.unique(keys // size)) == len(np.unique(keys % size)) == len(keys)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptPair:
+    """The levels of a pair that a model knows, and what these have counted in each fold."""
+
+    encoder: PairEncoder
+    starts: Int64
+    """Where the cells of each level begin, and behind the last one."""
+    folds: UInt8
+    """The fold of each cell."""
+    counts: Integers
+    """What each cell has counted, shape (cells, 1 + m)."""
+
+    def __reduce__(self) -> tuple[Callable[..., KeptPair], tuple[PairEncoder, Int64, UInt8, Integers]]:
+        return _kept_received, (self.encoder, self.starts, self.folds, self.counts)
 
     def values(self, codes: Codes, folds: UInt8, statistics: Statistics) -> Float32:
         """Return the statistics of training rows, by what their levels have counted in the other folds; float32, shape
         (rows, m)."""
         from daskboost.devices.cpu.statistics import sparse_fold_values
 
-        starts, cell_folds, counts = self.cells
         places, totals = self.encoder.places(codes), self.encoder.table.counts
         values = np.empty((len(places), totals.shape[1] - 1), np.float32)
-        sparse_fold_values(places, folds, starts, cell_folds, counts, totals, statistics, values)
+        sparse_fold_values(places, folds, self.starts, self.folds, self.counts, totals, statistics, values)
         return values
+
+
+def _kept_received(encoder: PairEncoder, starts: Int64, folds: UInt8, counts: Integers) -> KeptPair:
+    return KeptPair(encoder, for_kernels(starts), for_kernels(folds), for_kernels(counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,46 +285,95 @@ def _received(pair: Pair, keys: Int64, table: StatisticTable) -> PairEncoder:
 
 @dataclass(frozen=True, eq=False)
 class CategorySummary:
-    """What columns and pairs have counted in all folds together: see `CategoryCounts`."""
+    """What columns and pairs have counted in all folds together: see `KeptCounts`."""
 
     columns: CountSummary
     pairs: tuple[PairEncoder, ...]
-    """Encoders of the pairs that say something new, and of pairs that say the same only one."""
 
 
 @dataclass(frozen=True, eq=False)
 class CategoryCounts:
     """What categorical columns and their pairs have counted in each fold; `a + b` is what both count, in any order the
-    same."""
+    same, and `a += b` the same in the memory of a, one column after the other."""
 
     columns: FoldCounts
-    pairs: tuple[PairCounts, ...]
+    """One column at least."""
+    pairs: list[PairCounts]
+
+    @property
+    def n_rows(self) -> int:
+        """Return the rows that were read."""
+        return self.columns.tables[0].n_rows
+
+    @classmethod
+    def of(cls, columns: Mapping[int, tuple[Int32, int]], pairs: Sequence[Pair], most_levels: int, division: Division,
+           first_row: int, levels: UInt8, target: Target, threads: int = 1) -> CategoryCounts:  # fmt: skip
+        """Count the rows of one partition, so many columns at the same time.
+
+        Parameters
+        ----------
+        columns : mapping of (int32 array, int)
+            The codes of the rows in each categorical column, by its number, and how many codes it has.
+        most_levels : int
+            See `PairCounts`.
+        division : Division
+        first_row : int
+            The id of the first row, which with the others' tells their folds.
+        levels, target
+            As of `FoldCounts.of`.
+        """
+        from daskboost.devices.cpu.threads import on_threads
+
+        folds = division.of(first_row, len(levels))
+        codes, n_codes = {at: own for at, (own, _) in columns.items()}, [n for _, n in columns.values()]
+        counts = FoldCounts.of(list(codes.values()), n_codes, division, folds, levels, target, threads)
+        return cls(counts, on_threads(
+            lambda pair: PairCounts.of(pair, codes, most_levels, folds, levels, target.steps, division.n_folds), pairs,
+            threads,
+        ))  # fmt: skip
 
     def __add__(self, other: CategoryCounts) -> CategoryCounts:
-        pairs = tuple(a + b for a, b in zip(self.pairs, other.pairs, strict=True))
+        pairs = [a + b for a, b in zip(self.pairs, other.pairs, strict=True)]
         return CategoryCounts(self.columns + other.columns, pairs)
+
+    def __iadd__(self, other: CategoryCounts) -> CategoryCounts:
+        columns = self.columns
+        columns += other.columns
+        for at, own in enumerate(other.pairs):
+            self.pairs[at] += own
+        return CategoryCounts(columns, self.pairs)
+
+    @property
+    def kept(self) -> KeptCounts:
+        """Return what features are made of: of pairs those that say something new, of those that say the same only
+        one, and of their levels those that are kept."""
+        copies = {own.pair.columns[1] for own in self.pairs if own.are_same}  # of a column before them
+        new = (own for own in self.pairs if own.is_new and copies.isdisjoint(own.pair.columns))
+        return KeptCounts(self.columns, tuple(own.kept for own in new))
+
+
+@dataclass(frozen=True, eq=False)
+class KeptCounts:
+    """What the columns and pairs of which features are made have counted in each fold."""
+
+    columns: FoldCounts
+    pairs: tuple[KeptPair, ...]
 
     @property
     def summary(self) -> CategorySummary:
         """Return what models need."""
-        copies = {own.pair.columns[1] for own in self.pairs if own.are_same}  # of a column before them
-        new = (own for own in self.pairs if own.is_new and copies.isdisjoint(own.pair.columns))
-        return CategorySummary(self.columns.summary, tuple(own.encoder for own in new))
+        return CategorySummary(self.columns.summary, tuple(own.encoder for own in self.pairs))
 
-    def of_pair(self, pair: Pair) -> PairCounts:
+    def of_pair(self, pair: Pair) -> KeptPair:
         """Return what a pair has counted."""
-        return next(own for own in self.pairs if own.pair == pair)
+        return next(own for own in self.pairs if own.encoder.pair == pair)
 
     def by_tile(self, rows: TrainedRows, statistics: Statistics) -> ByTile:
         """See `TrainingCounts`."""
-        from daskboost.devices.cpu.threads import on_threads
-
-        # Made once, on a thread each, before all threads ask for them.
-        on_threads(lambda own: own.cells, [self.of_pair(own.pair) for own in rows.pairs], rows.threads)
+        division = self.columns.division
 
         def of(tile: slice) -> OfOtherFolds:
-            columns = self.columns
-            folds = folds_of(columns.seed, rows.first_row + tile.start, tile.stop - tile.start, columns.n_folds)
+            folds = division.of(rows.first_row + tile.start, tile.stop - tile.start)
             return OfOtherFolds(self, folds, statistics)
 
         return of
@@ -308,7 +383,7 @@ class CategoryCounts:
 class OfOtherFolds:
     """Statistics of the rows in other folds, of some rows that are trained on."""
 
-    counts: CategoryCounts
+    counts: KeptCounts
     folds: UInt8
     statistics: Statistics
 

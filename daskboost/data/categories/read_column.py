@@ -50,6 +50,16 @@ class CodedColumn:
         return cls(LevelValues.of_integers(np.empty(0, np.int64), NOTHING), np.full(n_rows, MISSING, np.int32))
 
     @property
+    def nbytes(self) -> int:
+        """Return the memory that it takes, with hashes and the order of its values, by which these are looked up."""
+        return self.codes.nbytes + len(self.values.data) + 24 * len(self.values)
+
+    @property
+    def small(self) -> CodedColumn:
+        """Return the same column with codes of 32 bits."""
+        return CodedColumn(self.values, self.codes.astype(np.int32, copy=False))
+
+    @property
     def counts(self) -> Int64:
         """Return the rows of each value, behind them those without one; shape (values + 1,)."""
         found = np.bincount(self.codes + 1, minlength=len(self.values) + 1)

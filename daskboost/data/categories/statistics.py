@@ -19,7 +19,7 @@ import numpy as np
 
 from daskboost.data.cuts.cell_counts import CellCounts
 from daskboost.data.cuts.key_counts import KeyTable, values_of
-from daskboost.dtypes import Float32, Int32, Int64, UInt8, for_kernels
+from daskboost.dtypes import Array, Float32, Int32, Int64, UInt8, for_kernels
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -138,6 +138,18 @@ class Target:
         if any(not 0 <= level <= len(thresholds) for level in shares) or len(set(shares)) < len(shares):
             raise ValueError("the target has statistics of levels that there are not")
         return cls(thresholds, shares)
+
+
+def most_frequent(n_rows: Array, most: int) -> Int64:
+    """Return the places of the largest numbers of rows, so many at most, increasing; of equal ones the first."""
+    if most >= len(n_rows):
+        return np.arange(len(n_rows))
+    if most == 0:
+        return np.empty(0, np.int64)
+    least = np.partition(n_rows, -most)[-most]
+    chosen = n_rows > least
+    chosen[np.flatnonzero(n_rows == least)[: most - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
 
 
 @dataclass(frozen=True, eq=False)

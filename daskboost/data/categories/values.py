@@ -91,6 +91,10 @@ class LevelValues:
     def __len__(self) -> int:
         return len(self.ends) - 1
 
+    def __reduce__(self) -> tuple[type[LevelValues], tuple[str, UInt8, Int64]]:
+        """Leave out what follows from the values, which would be sent along with them."""
+        return LevelValues, (self.kind, self.data, self.ends)
+
     @property
     def sortable(self) -> pa.Array:
         """Return the values as Arrow's arrays, which order them as users do: texts by code points, integers by size."""
@@ -148,15 +152,30 @@ class LevelValues:
     def taken(self, places: Int64) -> LevelValues:
         """Return the values at some places, in their order."""
         if self.kind in (INTEGER, BOOLEAN):
-            return LevelValues.of_integers(self.data.view("<i8")[places], self.kind)
-        return LevelValues.of_texts(self.sortable.take(places))
+            found = LevelValues.of_integers(self.data.view("<i8")[places], self.kind)
+        else:
+            found = LevelValues.of_texts(self.sortable.take(places))
+        return found._hashed_by(self.hashes[places]) if "hashed" in self.__dict__ else found
 
-    @classmethod
-    def joined(cls, parts: Sequence[LevelValues]) -> LevelValues:
-        """Return the values of one or more parts behind each other; parts that have values have the same kind."""
-        kind = next((part.kind for part in parts if len(part)), NOTHING)
-        widths = np.concatenate([np.diff(part.ends) for part in parts])
-        return cls(kind, np.concatenate([part.data for part in parts]), np.append(0, np.cumsum(widths)))
+    def _hashed_by(self, hashes: UInt64) -> LevelValues:
+        """Return the same values, whose hashes are known."""
+        from daskboost.devices.cpu.byte_strings import HashedStrings
+
+        self.__dict__["hashed"] = HashedStrings(read_only(self.data), read_only(self.ends), read_only(hashes))
+        return self
+
+    def merged(self, counts: Int64, other: LevelValues, other_counts: Int64) -> tuple[LevelValues, Int64]:
+        """Return the different values of both, which have the same kind if any, and the sums of their counts; all are
+        distinct, by hash, then by bytes."""
+        from daskboost.devices.cpu.byte_strings import HashedStrings, find_sorted, merge_strings
+
+        places = np.empty(len(other), np.int64)
+        n = len(self) + len(other) - find_sorted(self.hashed, other.hashed, places)
+        n_bytes = len(self.data) + int(np.diff(other.ends)[places < 0].sum())
+        made = HashedStrings(np.empty(n_bytes, np.uint8), np.zeros(n + 1, np.int64), np.empty(n, np.uint64))
+        sums = np.empty(n, np.int64)
+        merge_strings(self.hashed, read_only(counts), other.hashed, read_only(other_counts), places, made, sums)
+        return LevelValues(self.kind or other.kind, made.data, made.ends)._hashed_by(made.hashes), sums
 
     def places_of(self, wanted: LevelValues, absent: int) -> Int32:
         """Return where each of the wanted values is among these, which are distinct, or `absent`; int32."""

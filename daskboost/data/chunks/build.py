@@ -37,6 +37,7 @@ from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
@@ -49,8 +50,21 @@ MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
 
 
+class Part(Protocol):
+    """What a reader makes of some rows; of several ones there is a sum, by `+`."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+
+A = TypeVar("A", bound=Part)
+
+
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
+
+    is_here: bool
+    """Whether partitions are read in this process, in their order."""
 
     @property
     def threads(self) -> int:
@@ -73,13 +87,15 @@ class Runner(Protocol):
         """`function(block)` of raw blocks, some of them lazy."""
         ...
 
-    def total(self, source: Source, reader: Reader[T]) -> T:
-        """Sum of what a reader makes of each partition, in their order."""
+    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
+        """Rows of each partition, and the sum of what a reader makes of them, in any order; parts are added by `+=`,
+        which may change the first of them."""
         ...
 
-    def kept_total(self, source: Source, reader: Reader[T], summary: Callable[[T], R]) -> tuple[object, R]:
-        """What stands for such a sum among the blocks of partitions, as it may stay where these lie; and its
-        summary."""
+    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
+                   ) -> tuple[object, R]:  # fmt: skip
+        """What stands for what is kept of such a sum among the blocks of partitions, as it may stay where these lie;
+        and its summary."""
         ...
 
     def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]

@@ -135,6 +135,84 @@ def find_strings(known: HashedStrings, order: Int64, wanted: HashedStrings, want
 
 
 @uncounted(cache=True)
+def find_sorted(known: HashedStrings, wanted: HashedStrings, places: Int64) -> int:
+    """Find distinct strings among others, both by hash, then by bytes; return how many there are.
+
+    `places` : int64 array, shape (wanted strings,), changed: where a string is among the known ones, or `-1 - place` of
+    the first known one that follows it.
+    """
+    at, n_found, n_known = 0, 0, len(known.hashes)
+    for i in range(len(wanted.hashes)):
+        own, begin, end = wanted.hashes[i], wanted.ends[i], wanted.ends[i + 1]
+        is_same = False
+        while at < n_known and known.hashes[at] <= own:
+            difference = np.int64(-1)
+            if known.hashes[at] == own:
+                difference = np.int64(compare(
+                    known.data, known.ends[at], known.ends[at + 1], wanted.data, begin, end
+                ))  # fmt: skip
+            if difference >= 0:
+                is_same = difference == 0
+                break
+            at += 1
+        places[i] = at if is_same else -1 - at
+        n_found += is_same
+    return n_found
+
+
+@uncounted(cache=True)
+def merge_strings(known: HashedStrings, known_counts: Int64, wanted: HashedStrings, wanted_counts: Int64, places: Int64,
+                  merged: HashedStrings, counts: Int64) -> None:  # fmt: skip
+    """Write the strings of both in their order, and add up their counts.
+
+    Parameters
+    ----------
+    known, wanted, places
+        As of `find_sorted`, which has set the places.
+    known_counts, wanted_counts : int64 arrays
+        Of each string.
+    merged : HashedStrings, changed
+        As many strings and bytes as are different.
+    counts : int64 array, shape (merged strings,), changed
+    """
+    i, n, end = 0, 0, 0
+    for at in range(len(known.hashes) + 1):
+        while i < len(places) and places[i] == -1 - at:
+            for place in range(wanted.ends[i], wanted.ends[i + 1]):
+                merged.data[end] = wanted.data[place]
+                end += 1
+            merged.ends[n + 1], merged.hashes[n], counts[n] = end, wanted.hashes[i], wanted_counts[i]
+            i, n = i + 1, n + 1
+        if at < len(known.hashes):
+            for place in range(known.ends[at], known.ends[at + 1]):
+                merged.data[end] = known.data[place]
+                end += 1
+            merged.ends[n + 1], merged.hashes[n], counts[n] = end, known.hashes[at], known_counts[at]
+            if i < len(places) and places[i] == at:
+                counts[n] += wanted_counts[i]
+                i += 1
+            n += 1
+
+
+@uncounted(cache=True)
+def count_cells(hashes: UInt64, counts: Int64, n_bits: int, most: int, cells: UInt8) -> None:
+    """Add the counts of strings to those of their cells, which stay at the most that there can be.
+
+    Parameters
+    ----------
+    hashes : uint64 array, shape (strings,)
+        Their first bits are the cell.
+    counts : int64 array, shape (strings,)
+    n_bits, most : int
+        Bits of a cell's number, and the largest count.
+    cells : uint8 array, shape (2**n_bits,), changed
+    """
+    for i in range(len(hashes)):
+        cell = np.int64(hashes[i] >> np.uint64(64 - n_bits))
+        cells[cell] = min(np.int64(cells[cell]) + counts[i], most)
+
+
+@uncounted(cache=True)
 def measure_utf8(points: UInt32, ends: Int64) -> int:
     """Compute where the UTF-8 of each text ends; return the first text that is no Unicode, or -1.
 

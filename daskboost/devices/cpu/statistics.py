@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.threads import prefetch
-from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Integers, UInt8
 
 NOT_COUNTED = 255
 """Marks rows that get values and are not counted, in place of the level of their target: levels are lower."""
@@ -31,7 +31,7 @@ class Statistics(NamedTuple):
 
 
 @njit(inline="always")
-def _add(own: Int64, level: np.uint8, steps: UInt8) -> None:
+def _add(own: Integers, level: np.uint8, steps: UInt8) -> None:
     """Count a row in the count and sums of its code."""
     if level != NOT_COUNTED:
         own[0] += 1
@@ -46,20 +46,20 @@ def _place(code: np.int32, n_codes: int) -> np.int64:
 
 
 @njit(inline="always")
-def _ask(flat_table: Int64, place: np.int64, width: int) -> None:
+def _ask(flat_table: Integers, place: np.int64, width: int) -> None:
     """Ask for a row of a table, which lies in two cache lines at most if it is of no more than eight counts."""
     prefetch(flat_table, place * width)
     prefetch(flat_table, (place + 1) * width - 1)
 
 
 @njit(inline="always")
-def _value(own: Int64, j: int, statistics: Statistics) -> np.float32:
+def _value(own: Integers, j: int, statistics: Statistics) -> np.float32:
     """Return a statistic by the count and the sums of a code."""
     return np.float32((own[1 + j] + statistics.priors[j]) / (own[0] + 1.0))
 
 
 @njit(cache=True, nogil=True)
-def count_folds(codes: Int32, folds: UInt8, levels: UInt8, steps: UInt8, table: Int64) -> None:
+def count_folds(codes: Int32, folds: UInt8, levels: UInt8, steps: UInt8, table: Integers) -> None:
     """Add rows to a table of their folds.
 
     Parameters
@@ -72,7 +72,7 @@ def count_folds(codes: Int32, folds: UInt8, levels: UInt8, steps: UInt8, table: 
         Of the target; rows of `NOT_COUNTED` add nothing.
     steps : uint8 array, shape (levels, m)
         As in `Statistics`.
-    table : int64 array, shape (codes + 1, folds, 1 + m), changed
+    table : int32 or int64 array, shape (codes + 1, folds, 1 + m), changed
         Count and sums of each code in each fold; those of missing values come last.
     """
     n, n_codes, n_folds, width = len(codes), len(table) - 1, table.shape[1], table.shape[2]
@@ -104,7 +104,7 @@ def table_values(codes: Int32, table: Int64, statistics: Statistics, values: Flo
 
 @njit(cache=True, nogil=True)
 def fold_values(
-    codes: Int32, folds: UInt8, table: Int64, totals: Int64, statistics: Statistics, values: Float32
+    codes: Int32, folds: UInt8, table: Integers, totals: Int64, statistics: Statistics, values: Float32
 ) -> None:
     """Set the statistics of rows, float32 of shape (rows, m), by what their codes have counted in the other folds.
 
@@ -131,8 +131,8 @@ def fold_values(
 
 @njit(cache=True, nogil=True)
 def sparse_fold_values(
-    codes: Int32, folds: UInt8, starts: Int64, cell_folds: UInt8, counts: Int64, totals: Int64, statistics: Statistics,
-    values: Float32,
+    codes: Int32, folds: UInt8, starts: Int64, cell_folds: UInt8, counts: Integers, totals: Int64,
+    statistics: Statistics, values: Float32,
 ) -> None:
     """Set what `fold_values` does, by a table that has only the folds in which a code has counted something.
 
@@ -144,7 +144,7 @@ def sparse_fold_values(
     starts : int64 array, shape (codes + 1,)
         Where the cells of each code begin, and behind the last one.
     cell_folds : uint8 array, shape (cells,)
-    counts : int64 array, shape (cells, 1 + m)
+    counts : int32 or int64 array, shape (cells, 1 + m)
     totals : int64 array, shape (codes + 1, 1 + m)
         The sums of each code's cells.
     """
@@ -163,7 +163,7 @@ def sparse_fold_values(
 
 
 @njit(cache=True, nogil=True)
-def earlier_values(places: Int64, levels: UInt8, counts: Int64, statistics: Statistics, values: Float32) -> None:
+def earlier_values(places: Int64, levels: UInt8, counts: Integers, statistics: Statistics, values: Float32) -> None:
     """Set the statistics of rows, float32 of shape (rows, m), each by what was counted before it, and count it.
 
     Parameters
@@ -172,7 +172,7 @@ def earlier_values(places: Int64, levels: UInt8, counts: Int64, statistics: Stat
         Where the counts of each row lie; -1 for rows that have the priors and are not counted.
     levels : uint8 array, shape (rows,)
         As in `count_folds`.
-    counts : int64 array, shape (places, 1 + m), changed
+    counts : int32 or int64 array, shape (places, 1 + m), changed
         What came before the first row; in the end what these rows have counted, too.
     """
     n, width, flat_counts = len(places), counts.shape[1], counts.reshape(-1)
