@@ -37,12 +37,22 @@ struct Share {
     i64 flags;  // place of their words
 };
 
+// A predicate whose set lies in shared memory, a bit for each bin (`map_list`).
+struct MappedPredicate : Predicate {
+    const u32* map;
+
+    __device__ __forceinline__ bool set_has(i32 bin) const {
+        return ((map[bin / 32] >> bin % 32 & 1u) != 0) == (last_left == ALL_BUT);
+    }
+};
+
 static __device__ __forceinline__ Share share_of(const Tile& tile, i32 tile_rows, i32 warp) {
     const i32 rows = tile_rows / WARPS;
     const i64 begin = min(tile.begin + (i64)warp * rows, tile.end);
     return {begin, (i32)min(tile.end - begin, (i64)rows), ((i64)blockIdx.x * tile_rows + (i64)warp * rows) / 32};
 }
 
+// Dynamic shared memory: where there are sets, a bit for each bin of the feature of most bins.
 extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, i32 first_feature, i32 n_features, const i32* splits, const i64* bounds, const i32* starts,
@@ -50,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     __shared__ TileRoom<THREADS> room;
     const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
     if (tile.segment < 0) return;
-    Predicate split = predicate_of(splits, n, tile.segment, sets, set_width);
+    DYNAMIC_SHARED(u32, map);
+    MappedPredicate split = {predicate_of(splits, n, tile.segment, sets, set_width), map};
     split.feature -= first_feature;
     if (split.feature < 0 || split.feature >= n_features) {
         const i32 words = tile_rows / 32;
@@ -62,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     const Share share = share_of(tile, tile_rows, warp);
     const u32* from = order + share.begin;
     u32* own = flags + share.flags;
+    if (split.is_set()) map_list<THREADS>(split.list, n_bins[split.feature], map);
     float before = share_before(SYMBOLS, split.feature);
     i32 count = 0;
     for (i32 i = lane; i - lane < share.n; i += 32 * SEARCHES, own += SEARCHES) {

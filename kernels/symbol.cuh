@@ -126,8 +126,9 @@ static __device__ __forceinline__ float share_before(SYMBOL_PARAMETERS, i32 feat
 }
 
 // Whether each of COUNT rows goes left; their loads are under way together. `share` : `share_before`, then what it became.
-template <i32 COUNT>
-static __device__ __forceinline__ void go_left(SYMBOL_PARAMETERS, const u32 (&rows)[COUNT], const Predicate& split,
+// `split` : a `Predicate`, or what knows its set otherwise.
+template <i32 COUNT, class Split>
+static __device__ __forceinline__ void go_left(SYMBOL_PARAMETERS, const u32 (&rows)[COUNT], const Split& split,
                                                float* share, bool (&left)[COUNT]) {
     const i32 feature = split.feature;
 #if SYMBOL_BYTES == 0

@@ -208,7 +208,7 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
     shape, symmetric = (n_nodes, size.train.n_features, size.n_slots), size.grow_policy == "symmetric"
     if size.width > 1:
         return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric))
-    of_sets = bytes_of(set_shapes(size.sets, n_nodes))
+    of_sets = bytes_of(set_shapes(size.sets, n_nodes, size.n_slots))
     return bytes_of(search_shapes(*shape, size.trees_together * symmetric)) + of_sets
 
 

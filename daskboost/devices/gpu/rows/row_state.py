@@ -44,6 +44,8 @@ from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
 SPLIT_THREADS = 128
 """Threads of a block, as in `kernels/partition.cu`."""
+MAP_BYTES = 1 << 13
+"""Shared memory in which a block has a bit for each bin of a feature of codes, which has 65,536 at most."""
 FLAGS = 32
 """Flags of a word, a row's each."""
 USUAL_SPLITS = 256
@@ -436,8 +438,9 @@ class GpuRows:
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
-        lists = (sets, 0 if sets is None else sets.shape[1])
-        count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, *lists, chunk.order, flags, counts)
+        lists, map_bytes = (sets, 0 if sets is None else sets.shape[1]), 0 if sets is None else MAP_BYTES
+        count(tiles.most, SPLIT_THREADS, *view.symbols, *view.features, *common, *lists, chunk.order, flags, counts,
+              shared_bytes=map_bytes)  # fmt: skip
         sides.add_up(of_rows)
         move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 

@@ -47,6 +47,7 @@ LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 WALK_THREADS = 256
 """Threads of a block, as in `kernels/walk.cu` and `walk_vectors.cu`."""
+WARP = 32
 WALK_BLOCKS = 8
 """Blocks of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
@@ -116,8 +117,8 @@ class GpuView(Protocol):
         """See `DeviceLayout.features`."""
 
     @property
-    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
-        """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
+    def short_rows(self) -> ShortRows | None:
+        """Rows for kernels that look up many symbols of each; None where there are none."""
 
     @property
     def joins_trees(self) -> bool:
@@ -268,13 +269,11 @@ class DenseView:
         return (self._columns, None, 1, self._columns.shape[1], layout.n_bins, layout.offsets)
 
     @property
-    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
-        first, *others = self._planes
-        is_short = not others and first.host.n_planes == 1 and first.host.columns * self.symbol_bytes == SECTOR_BYTES
-        if not is_short or self._looked_up is not self._layout:
-            return self.symbols, 0
-        n_bins, offsets = self._layout.n_bins, self._layout.offsets
-        return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
+    def short_rows(self) -> ShortRows | None:
+        if self._looked_up is not self._layout:
+            return None
+        short = [each for each in self._planes if each.host.row_bytes == SECTOR_BYTES]
+        return short[0].short_rows(len(self._layout.host.n_bins)) if short else None
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
@@ -310,6 +309,19 @@ class DenseView:
             )  # fmt: skip
 
 
+class ShortRows(NamedTuple):
+    """Rows of `SECTOR_BYTES`, as `kernels/walk.cu` holds them in registers."""
+
+    rows: DeviceArray
+    """Their symbols, uint8 or uint16, shape (rows, columns)."""
+    first: int
+    """The feature of the first column; those of the others follow."""
+    n_features: int
+    """Features that have a column."""
+    has_all: bool
+    """Whether all features do."""
+
+
 @dataclass(frozen=True)
 class _Planes:
     """Rows of all feature groups of one width."""
@@ -321,6 +333,11 @@ class _Planes:
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
     turned: DeviceArray | None = None
     """Copy of the symbols for passes over all rows in order; uint8, shape (planes, bytes)."""
+
+    def short_rows(self, n_features: int) -> ShortRows:
+        """Return the rows of the first plane, of `n_features` in all."""
+        _, first, n, _, _ = self.host.groups[0].tolist()
+        return ShortRows(self.planes[0], first, n, n == n_features)
 
 
 def _columns_in_order(columns: DeviceArray, rows: DeviceArray) -> DeviceArray:
@@ -471,8 +488,8 @@ class SparseView:
         yield from zip(pairwise(borders), pairwise(ends), strict=True)
 
     @property
-    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
-        return self.symbols, 0
+    def short_rows(self) -> ShortRows | None:
+        return None
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
@@ -511,6 +528,31 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
+class SetMasks(NamedTuple):
+    """Which sets of a tree list each slot of a histogram (`kernels/mask_sets.cu`): made when the tree is walked."""
+
+    size: DeviceArray
+    """Nodes of the tree; int32, shape (1,)."""
+    words: DeviceArray
+    """Room for a bit of each set and slot; uint32, shape (slots, MASK_WORDS)."""
+    numbers: DeviceArray
+    """Room for the number of each node's set; int32, shape (nodes,)."""
+
+    def make(self, runtime: Runtime, view: GpuView, columns: WalkColumns) -> None:
+        """Enqueue: they are those of the only tree of `columns`."""
+        slot_offsets = view.symbols[-1]
+        self.words.fill(0)
+        runtime.kernel("mask_sets", "mask_lists")(
+            -(-len(self.numbers) * WARP // WALK_THREADS), WALK_THREADS, self.size, columns.left, columns.feature,
+            columns.split_bin, columns.sets, columns.arguments[-1], slot_offsets, *self.arguments,
+        )  # fmt: skip
+
+    @property
+    def arguments(self) -> tuple[DeviceArray, DeviceArray]:
+        """Masks and numbers as kernels take them."""
+        return self.words, self.numbers
+
+
 class WalkColumns(NamedTuple):
     """Trees as rows walk them, one row of nodes for each tree, or of a single tree without that axis."""
 
@@ -525,6 +567,8 @@ class WalkColumns(NamedTuple):
     """float32."""
     sets: DeviceArray | None = None
     """Lists of nodes that split by sets (`bin_lists.py`), int32, shape (..., nodes, width); None where none does."""
+    masks: SetMasks | None = None
+    """Room for the sets of one of the trees by slot; None where these are too many."""
 
     @property
     def columns(self) -> tuple[DeviceArray, ...]:
@@ -568,13 +612,20 @@ def _walk(runtime: Runtime, view: GpuView, columns: WalkColumns, out: DeviceArra
     n, n_trees = out.shape
     if n == 0:
         return
-    lists = int(columns.sets is not None)
-    symbols, row_words = (view.symbols, 0) if lists else view.whole_rows
+    masks = columns.masks if view.symbol_bytes and not find and n_trees == 1 else None
+    lists, short = 0 if columns.sets is None else 1 if masks is None else 2, view.short_rows
+    if short is not None and not (short.rows.itemsize == 1 if lists == 2 else short.has_all and not lists):
+        short = None
+    if masks is not None:
+        masks.make(runtime, view, columns)
     blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
     kernel = runtime.kernel(
-        "walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find, LISTS=lists
-    )
+        "walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=0 if short is None else SECTOR_BYTES // 4, FIND=find,
+        LISTS=lists,
+    )  # fmt: skip
+    rows = (None, 0, 0) if short is None else (short.rows.view(np.uint8), short.first, short.n_features)
     kernel(
-        blocks * n_trees, WALK_THREADS, *symbols, *columns.arguments, columns.left.shape[1], n, out,
-        element_stride(out), n_trees, element_stride(columns.left), element_stride(out.T),
+        blocks * n_trees, WALK_THREADS, *view.symbols, *columns.arguments, *rows,
+        *((None, None) if masks is None else masks.arguments), columns.left.shape[1], n, out, element_stride(out),
+        n_trees, element_stride(columns.left), element_stride(out.T),
     )  # fmt: skip

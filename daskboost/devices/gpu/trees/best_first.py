@@ -36,6 +36,7 @@ from daskboost.devices.gpu.trees.growth import (
 )
 from daskboost.devices.gpu.trees.node_features import LevelFeatures, make_features
 from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels, empty_histograms
+from daskboost.devices.gpu.trees.split_sets import set_masks
 
 THREADS = 256
 """Threads of a block, as in `kernels/best_first.cu`."""
@@ -107,6 +108,7 @@ class BestFirstGrower:
         self._splits, self._built = step["splits"], step["built"]
         self._room: SearchRoom = kernels.room(2 * self._width) if entries is None else {}
         """Arrays that the searches of all steps take in turn."""
+        self.tables.masks = set_masks(self._room, self.tables.sizes, self.tables.capacity)
         if entries is not None:
             self._addresses = (1, 1, 0)  # any but 0 says that a node is there
             return

@@ -14,7 +14,7 @@ import numpy as np
 
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.row_state import ChunkRows
-from daskboost.devices.gpu.rows.views import WalkColumns
+from daskboost.devices.gpu.rows.views import SetMasks, WalkColumns
 from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
@@ -28,6 +28,7 @@ from daskboost.devices.gpu.runtime.launches import (
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.node_features import LevelFeatures, NodeRules, TreeNodes, make_features
 from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels
+from daskboost.devices.gpu.trees.split_sets import set_masks
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
@@ -121,6 +122,8 @@ class TreeTables:
         """uint8, shape (trees, capacity)."""
         self.sets = views["sets"]
         """Lists of the nodes that split by sets (`bin_lists.py`); int32, shape (trees, capacity, set_width)."""
+        self.masks: SetMasks | None = None
+        """Where a walk has room for the sets of a tree by slot."""
 
     @property
     def node_sets(self) -> DeviceArray | None:
@@ -135,7 +138,8 @@ class TreeTables:
     def walk_columns(self) -> WalkColumns:
         """The trees as `views.walk_trees` takes them."""
         links = (self.links[:, column] for column in range(2, 6))
-        return WalkColumns.of((*links, self.default_left, self.values), self.sets if self.set_width else None)
+        columns = (*links, self.default_left, self.values)
+        return WalkColumns.of(columns, self.sets if self.set_width else None)._replace(masks=self.masks)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -242,6 +246,7 @@ class TreeGrower:
         else:
             self._histograms = larger._histograms
             self._room = larger._room
+        self.tables.masks = set_masks(self._room, self.tables.sizes, capacity)
         shapes = [_level_shapes(n_trees, levels.at(depth), self._width) for depth in range(levels.depth + 1)]
         self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
         self._steps = [self._make_steps(depth) for depth in range(levels.depth)]

@@ -190,7 +190,7 @@ class SplitKernels:
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
         """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
         layout = self.layout.host
-        of_sets = {} if self.sets is None else set_shapes(self.sets.sizes, n_nodes)
+        of_sets = {} if self.sets is None else set_shapes(self.sets.sizes, n_nodes, layout.n_slots)
         return self._made({**search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees), **of_sets})
 
     def result_room(self, n_nodes: int) -> SearchRoom:

@@ -11,6 +11,7 @@ import numpy as np
 from daskboost.devices.bin_lists import list_width
 from daskboost.devices.budget.plan import SetSizes
 from daskboost.devices.cpu.split_sets import SetRules
+from daskboost.devices.gpu.rows.views import SetMasks
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, Shapes, to_device
 from daskboost.dtypes import Int32
 
@@ -26,6 +27,12 @@ NO_ENDS = -1
 WARP = 32
 RESULTS = 6
 """Numbers of a result, see `split.RESULTS`."""
+MASK_WORDS = 8
+"""Words of a slot's mask, as in `kernels/masks.cuh`."""
+MOST_MASKED = 2 * 32 * MASK_WORDS + 1
+"""Most nodes of a tree that has masks: of these at most one in two is split, and has a bit."""
+MOST_MASK_BYTES = 1 << 24
+"""Masks of more slots would not stay in a cache: lists are searched then."""
 
 
 @dataclass
@@ -77,16 +84,29 @@ class SetTables:
         return SetSizes(len(self.coded), len(self.chunks), self.n_ends, most, list_width(max(most, 1) + 1))
 
 
-def set_shapes(sizes: SetSizes, n_nodes: int) -> Shapes:
-    """Return the shapes of the arrays of a search of so many nodes; none where no feature is of codes."""
+def set_shapes(sizes: SetSizes, n_nodes: int, n_slots: int) -> Shapes:
+    """Return the shapes of the arrays of a search of so many nodes, whose histograms have so many slots, and of the
+    `masks` of a tree; none where no feature is of codes."""
     if not sizes.splits_codes:
         return {}
+    of_masks = (n_slots if 4 * MASK_WORDS * n_slots <= MOST_MASK_BYTES else 0, MASK_WORDS)
     of_ends, of_sets = (n_nodes, sizes.n_ends, 2, sizes.most), (n_nodes, sizes.n_coded)
     return {
         "end_keys": (of_ends, np.uint64), "present": ((n_nodes, sizes.n_chunks, 2), np.int64),
         "set_results": ((*of_sets, RESULTS), np.int64), "sets": ((n_nodes, sizes.width), np.int32),
-        "end_codes": (of_ends, np.int32), "lists": ((*of_sets, sizes.width), np.int32),
+        "end_codes": (of_ends, np.int32), "lists": ((*of_sets, sizes.width), np.int32), "masks": (of_masks, np.uint32),
+        "set_numbers": ((MOST_MASKED,), np.int32),
     }  # fmt: skip
+
+
+def set_masks(room: Mapping[str, DeviceArray], sizes: DeviceArray, capacity: int) -> SetMasks | None:
+    """Return the room for masks of one tree, of up to `capacity` nodes; None where its sets may be too many.
+
+    `room` : `set_shapes`. `sizes` : nodes of trees, int32, on the device.
+    """
+    if not len(room.get("masks", ())) or capacity > MOST_MASKED:
+        return None
+    return SetMasks(sizes, room["masks"], room["set_numbers"][:capacity])
 
 
 class SetKernels:
