@@ -13,8 +13,8 @@
 //
 // variants: SYMBOL_BYTES=0,1,2 SMALL=0,1
 // usual: SYMBOL_BYTES=1 SMALL=0
-// budget: count_left registers=64 shared=4*THREADS/32+8
-// budget: move_rows registers=72 shared=16*THREADS/32+8
+// budget: count_left registers=64 shared=4*THREADS/32+16
+// budget: move_rows registers=72 shared=16*THREADS/32+16
 #include "block_tile.cuh"
 #include "pair.cuh"
 #include "symbol.cuh"

@@ -313,7 +313,7 @@ class ShortRows(NamedTuple):
     """Rows of `SECTOR_BYTES`, as `kernels/walk.cu` holds them in registers."""
 
     rows: DeviceArray
-    """Their symbols, uint8 or uint16, shape (rows, columns)."""
+    """uint8 or uint16, shape (rows, columns)."""
     first: int
     """The feature of the first column; those of the others follow."""
     n_features: int
