@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,12 @@ def catboost_category_pool(x: Any, y: Vector, categories: Sequence[str]) -> Any:
     import catboost
 
     return catboost.Pool(x, y, cat_features=list(categories), thread_count=threads())
+
+
+def catboost_round_ends(folder: Path) -> npt.NDArray[np.float64]:
+    """Seconds from the start of boosting to the end of each round, of a fit that wrote its files to `folder`."""
+    lines = (folder / "time_left.tsv").read_text().splitlines()[1:]
+    return np.array([float(line.split("\t")[1]) for line in lines]) / 1e3
 
 
 def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, score: str, rounds: int, **more: Any

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import category_rows
+from benchmarks import category_rows, peers
 from benchmarks.category_speed import main
 
 
@@ -27,6 +27,11 @@ def test_few_levels_have_most_rows() -> None:
     assert 0.3 < y.mean() < 0.7
     texts = category_rows.as_texts(x)
     assert (texts["category_3"].str.removeprefix("level ").astype(int) == x["category_3"]).all()
+
+
+def test_the_record_of_rounds_is_read(tmp_path: Path) -> None:
+    (tmp_path / "time_left.tsv").write_text("iter\tPassed\tRemaining\n0\t167\t3190\n1\t266\t2396\n")
+    np.testing.assert_allclose(peers.catboost_round_ends(tmp_path), [0.167, 0.266])
 
 
 def test_a_start_and_a_tree_are_timed_and_scored(tmp_path: Path) -> None:
