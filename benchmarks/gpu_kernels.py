@@ -60,7 +60,7 @@ def profiled(work: Work, n: int, trace: Path | None = None) -> Profile:
     """What the GPU does during so many units of work."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         work(n)
     if trace is not None:
         found.export_chrome_trace(str(trace))
