@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks import category_rows, ours, peers
 from benchmarks.gpu_contenders import scores
+from benchmarks.gpu_speed import gpu_name
 from benchmarks.harness import RESULTS, Run, comparison_rows, record, take_turns, timed
 
 TEST_ROWS = 200_000
@@ -173,7 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
     config = Config(
         options.rows, options.trees, categories=options.categories, device=options.device, repeats=options.repeats
     )
-    record("category_speed", config, bench(config, options.contenders.split(",")), options.results)
+    gpu = gpu_name(options.device)
+    record("category_speed", config, [{"gpu": gpu, **row} for row in bench(config, options.contenders.split(","))], options.results)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import ours
 from benchmarks.generators import EFFECT_ROW, LABEL_COLUMN, WORKLOADS, Array, hashes, normals, uniforms
 from benchmarks.gpu_contenders import array_module, host, scores
+from benchmarks.gpu_speed import gpu_name
 from benchmarks.harness import RESULTS, Run, beside_row, comparison_rows, interleave, record, timed
 
 WITH, WITHOUT = "with the column", "without it"
@@ -122,7 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
     config = Config(
         options.rows, n_levels=options.levels, trees=options.trees, device=options.device, repeats=options.repeats
     )
-    record("native_column", config, bench(config), options.results)
+    gpu = gpu_name(options.device)
+    record("native_column", config, [{"gpu": gpu, **row} for row in bench(config)], options.results)
 
 
 if __name__ == "__main__":
