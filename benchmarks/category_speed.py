@@ -174,8 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
     config = Config(
         options.rows, options.trees, categories=options.categories, device=options.device, repeats=options.repeats
     )
-    gpu = gpu_name(options.device)
-    record("category_speed", config, [{"gpu": gpu, **row} for row in bench(config, options.contenders.split(","))], options.results)
+    gpu, rows = gpu_name(options.device), bench(config, options.contenders.split(","))
+    record("category_speed", config, [{"gpu": gpu, **row} for row in rows], options.results)
 
 
 if __name__ == "__main__":
