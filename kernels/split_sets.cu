@@ -111,17 +111,21 @@ struct Codes {
     __device__ __forceinline__ i32 code(i32 i) const { return first + from(i); }
 };
 
+constexpr u32 LIST_BITS = 21;
+static_assert((CHUNK - 1) * ((1ull << LIST_BITS) + 1) < 1ull << 32 && CHUNK * MOST_TAKEN < 1 << LIST_BITS,
+              "products of items have 32 bits, and are off by less than an item");
+
 // The same of lists of ends that follow one another: the largest from the last list on, whose codes are larger.
 struct Listed {
     const u64* keys;
     const i32* codes;
     i32 n;
-    i32 most;   // codes of a list
-    i32 apart;  // from one list to the next; negative from the last one on
+    u32 lists_of_item;  // 1 / most in units of 2**-LIST_BITS, rounded up
+    i32 skipped;        // between one list's codes and the next one's; negative from the last one on
 
     __device__ __forceinline__ i32 from(i32 i) const {
-        const u32 list = static_cast<u32>(i) / static_cast<u32>(most);
-        return static_cast<i32>(list) * (apart - most) + i;
+        const u32 list = static_cast<u32>(i) * lists_of_item >> LIST_BITS;  // i / most
+        return static_cast<i32>(list) * skipped + i;
     }
     __device__ __forceinline__ u64 at(i32 i) const { return keys[from(i)]; }
     __device__ __forceinline__ i32 code(i32 i) const { return codes[from(i)]; }
@@ -129,7 +133,8 @@ struct Listed {
 
 static __device__ __forceinline__ Listed lists_from(const Ends& ends, i32 first, i32 n, i32 most, i32 side) {
     const i64 from = ends.place(side == 0 ? first : first + n - 1, side);
-    return {ends.keys + from, ends.codes + from, n * most, most, side == 0 ? 2 * ends.most : -2 * ends.most};
+    const u32 lists_of_item = (1u << LIST_BITS) / static_cast<u32>(most) + 1;
+    return {ends.keys + from, ends.codes + from, n * most, lists_of_item, (side == 0 ? 2 : -2) * ends.most - most};
 }
 
 // What half a block needs to select.
