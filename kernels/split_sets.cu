@@ -204,7 +204,8 @@ static __device__ __forceinline__ void take_first(const Items& items, i32 most, 
     for (;;) {
         const u32 left = n_equal < most_equal ? below | equal : below, bit = left & (0 - left);
         if (left == 0) break;
-        take(static_cast<i32>(n_below + min(n_equal, most_equal)), Held::first(static_cast<i32>(lane)) + __ffs(static_cast<i32>(left)) - 1);
+        const i32 item = Held::first(static_cast<i32>(lane)) + __ffs(static_cast<i32>(left)) - 1;
+        take(static_cast<i32>(n_below + min(n_equal, most_equal)), item);
         n_below += (below & bit) != 0;
         n_equal += (equal & bit) != 0;
         below &= ~bit;

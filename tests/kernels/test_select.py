@@ -35,7 +35,8 @@ def cases(rng: np.random.Generator) -> list[UInt64]:
         (words % np.uint64(3) << np.uint64(32)) + small, np.full(N, 5, np.uint64), np.full(N, 2**64 - 1, np.uint64),
         ordered(rng.normal(size=N)), ordered(rng.normal(size=N) * (rng.random(N) < 0.2)),
         ordered(rng.integers(-4, 5, N) / 7), ordered(rng.normal(size=N) * 10.0 ** rng.integers(-300, 300, N)),
-        ordered(np.where(rng.random(N) < 0.03, -1e9, rng.normal(size=N))), np.uint64(2**64 - 257) + words % np.uint64(256),
+        ordered(np.where(rng.random(N) < 0.03, -1e9, rng.normal(size=N))),
+        np.uint64(2**64 - 257) + words % np.uint64(256),
     ]  # fmt: skip
 
 
