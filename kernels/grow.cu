@@ -22,9 +22,10 @@
 // variants: THREADS=256 VECTORS=0,1
 // usual: THREADS=256 VECTORS=0
 // budget: start_trees registers=40+8*VECTORS shared=0
-// budget: choose_splits registers=128+16*VECTORS shared=8*THREADS+16
+// budget: choose_splits registers=128+16*VECTORS shared=8*THREADS+96
 // budget: finish_trees registers=64 shared=4*THREADS
 #include "feature_shares.cuh"
+#include "scan.cuh"
 #include "select.cuh"
 #include "tree_table.cuh"
 
@@ -81,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
     __shared__ SelectRoom room;
+    __shared__ i32 scanned[THREADS], n_of_all;
     const Table table = TABLE;
     const Level next = {next_nodes, next_own, next_parents, next_siblings, next_totals, next_bounds};
     const i64 first = static_cast<i64>(blockIdx.x) * n, n_slots = static_cast<i64>(gridDim.x) * n;
@@ -97,20 +99,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
         shares.take_best(first + slot, results);
         n_worth += worth.has(slot);
     }
-    i32 rank = scan_block(n_worth, room.scan);
-    if (threadIdx.x == THREADS - 1) room.left = rank + n_worth;
+    i32 rank = scan_block(n_worth, scanned);
+    if (threadIdx.x == THREADS - 1) n_of_all = rank + n_worth;
     __syncthreads();
-    i32 n_chosen = room.left, n_equal = 0;
+    i32 n_chosen = n_of_all, n_equal = 0;
     __syncthreads();
     const i32 left_room = max_leaves - leaves;
     Smallest best = {~0ull, ALL_EQUAL};
     if (max_leaves > 0 && !is_symmetric && n_chosen > left_room) {
-        best = select_smallest(worth, n, left_room, room);
+        best = select_smallest<THREADS>(KeysOfBlock<WorthIt>{worth, n}, left_room, room);
         for (i32 slot = begin; slot < end; ++slot) n_equal += worth.has(slot) && worth.at(slot) == best.last;
-        n_equal = scan_block(n_equal, room.scan);
+        n_equal = scan_block(n_equal, scanned);
         i32 n_own = 0, n_before = n_equal;
         for (i32 slot = begin; slot < end; ++slot) n_own += worth.is_among(best, slot, n_before);
-        rank = scan_block(n_own, room.scan);
+        rank = scan_block(n_own, scanned);
         n_chosen = left_room;
     }
     const bool children_open = opens && !(max_leaves > 0 && leaves + n_chosen >= max_leaves);

@@ -10,7 +10,7 @@
 // path is a feature without a group, which stays alone.
 //
 // variants: THREADS=256
-// budget: allow_features registers=72 shared=8*THREADS+16
+// budget: allow_features registers=80 shared=4*THREADS+80
 #include "hashing.cuh"
 #include "select.cuh"
 #include "tree_table.cuh"
@@ -55,7 +55,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
     const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* given, i32 n_features, i32 n_of_level,
     i32 n_drawn, const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
     __shared__ SelectRoom room;
-    static_assert(THREADS == 1 << DIGIT, "a thread for each digit");
     const i32 node = nodes[blockIdx.x], tree = static_cast<i32>(blockIdx.x) / per_tree;
     if (node == NONE) return;
     const Table table = {capacity, nullptr, links, nullptr, nullptr, nullptr, nullptr, nullptr, tree};
@@ -69,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
         u64 state = with_part(states[of_node * (static_cast<i32>(gridDim.x) / per_tree) + tree], depth);
         if (of_node) state = with_part(state, static_cast<u64>(node));
         Draw made = {key_of(state)};
-        made.last = select_smallest(Hashes{from, made}, n_features, n, room).last;
+        const Hashes hashes = {from, made};
+        made.last = select_smallest<THREADS>(KeysOfBlock<Hashes>{hashes, n_features}, n, room).last;
         if (of_node) by_node = made;
         else from.drawn = made;
     }

@@ -1,8 +1,8 @@
 // The best set of bins of every feature of codes in every node, from histograms: the choice of `best_set` in
 // `daskboost/devices/cpu/split.py`, to the last bit and the last tie.
 //
-//   ends_of_chunks   a block per (node, chunk of a feature's codes): sums that are not there yet; of more codes than a
-//                    chunk, those at either end of its order
+//   ends_of_chunks   a block per (node, chunk of a feature's codes): sums that are not there yet, and the codes at either end
+//                    of its order
 //   join_ends        the same of several chunks' ends, until a feature has few
 //   best_of_codes    a block per (node, feature): its best set
 //   best_of_sets     a warp per node: the best of its sets, or the split by a threshold that split.cu has found
@@ -17,9 +17,9 @@
 //   a set                k . . k                             the first of these in order
 //
 // variants: THREADS=256
-// budget: ends_of_chunks registers=96 shared=8*CHUNK+2064+8*THREADS/32
-// budget: join_ends registers=72 shared=12*CHUNK+2064+4*THREADS/32
-// budget: best_of_codes registers=128 shared=12*CHUNK+20*MOST_TAKEN+12*THREADS+2064+4*THREADS/32+64
+// budget: ends_of_chunks registers=72 shared=8*CHUNK+2240+8*THREADS/32
+// budget: join_ends registers=80 shared=2240
+// budget: best_of_codes registers=120 shared=64*MOST_TAKEN+12*THREADS+2240+16
 // budget: best_of_sets registers=40 shared=0
 // budget: keep_lists registers=32 shared=0
 #include "best.cuh"
@@ -30,12 +30,23 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
+// Blocks of ends_of_chunks on a multiprocessor, in 64 registers a thread, which newer architectures' code would spill.
+#if __CUDA_ARCH__ >= 1000
+#define CHUNKS_AT_ONCE 3
+#else
+#define CHUNKS_AT_ONCE 4
+#endif
 #define CHUNK 2048
 #define MOST_TAKEN 512
-static_assert(THREADS == 1 << DIGIT, "as select_smallest is called");
-static_assert(2 * MOST_TAKEN * sizeof(Pair64) <= CHUNK * sizeof(u64), "sums of sets lie where keys lay");
 
 constexpr i32 NONE = -1;
+constexpr u64 NO_KEY = ~0ull;  // larger than that of any number, from either end
+constexpr i32 LANES = WARP;
+constexpr i32 SIDE_THREADS = THREADS / 2;  // one half of a block for each end
+constexpr i32 SIDE_WARPS = SIDE_THREADS / LANES;
+constexpr i32 EACH = CHUNK / SIDE_THREADS;  // items of a thread
+constexpr i32 BATCH = 4;                    // slots that a thread reads at a time
+constexpr i32 RANKED_BY = 2;                // threads that rank an item
 
 // A feature of codes, and where its ends lie: a row of `coded`.
 struct Coded {
@@ -44,14 +55,14 @@ struct Coded {
     i32 n_chunks;
     i32 most;         // codes of an end; 0 where each code alone is tried against all others
     i32 first_ends;   // the last lists of its ends, among those of all features
-    i32 n_ends;       // 0 where its codes are few
+    i32 n_ends;
 };
 
 // A row of `chunks`.
 struct Chunk {
     i32 coded;
     i32 number;  // of the feature's
-    i32 ends;    // the list of its ends; NONE where it has none
+    i32 ends;    // the list of its ends; NONE where each code alone is tried
 };
 
 // A row of `joins`: lists that follow one another become one.
@@ -63,16 +74,27 @@ struct Join {
 };
 
 // The lists of codes at both ends of chunks: shape (nodes, lists, 2, most), with keys that increase from the end on. A list
-// that is not full ends with NONE.
+// that is not full ends with NO_KEY.
 #define ENDS u64 *end_keys, i32 *end_codes, i32 n_lists, i32 most_of_all
+#define ENDS_OF_NODE {end_keys, end_codes, n_lists, most_of_all, node}
 
-static __device__ __forceinline__ i64 place_of_ends(i32 n_lists, i32 most_of_all, i32 node, i32 list, i32 side) {
-    return ((static_cast<i64>(node) * n_lists + list) * 2 + side) * most_of_all;
-}
+struct Ends {
+    u64* keys;
+    i32* codes;
+    i32 n_lists;
+    i32 most;
+    i32 node;
+
+    __device__ __forceinline__ i64 place(i32 list, i32 side) const {
+        return ((static_cast<i64>(node) * n_lists + list) * 2 + side) * most;
+    }
+};
 
 // The leaf value of a code alone as an integer of the same order; -0.0 is 0.0.
 static __device__ __forceinline__ u64 key_of(Pair64 sums, double unit_g, double unit_h, Regular regular) {
-    const double value = leaf_weight(sums_of(sums.g, sums.h, unit_g, unit_h), regular, {NO_GAIN, NO_LIMIT});
+    const Sums worth = sums_of(sums.g, sums.h, unit_g, unit_h);
+    double value = 0.0;  // of many codes, and a division of 0 is slow
+    if (soft_magnitude(worth.g, regular.alpha) != 0.0) value = leaf_weight(worth, regular, {NO_GAIN, NO_LIMIT});
     const u64 sign = 1ull << 63, bits = static_cast<u64>(__double_as_longlong(value == 0.0 ? 0.0 : value));
     return bits & sign ? ~bits : bits | sign;
 }
@@ -85,80 +107,149 @@ struct Codes {
     bool is_reversed;  // from the last code on, the largest keys are the first
 
     __device__ __forceinline__ i32 from(i32 i) const { return is_reversed ? n - 1 - i : i; }
-    __device__ __forceinline__ bool has(i32) const { return true; }
     __device__ __forceinline__ u64 at(i32 i) const { return is_reversed ? ~keys[from(i)] : keys[i]; }
     __device__ __forceinline__ i32 code(i32 i) const { return first + from(i); }
 };
 
-// The same of codes that were selected already; NONE is no code.
+constexpr u32 LIST_BITS = 21;
+static_assert((CHUNK - 1) * ((1ull << LIST_BITS) + 1) < 1ull << 32 && CHUNK * MOST_TAKEN < 1 << LIST_BITS,
+              "products of items have 32 bits, and are off by less than an item");
+
+// The same of lists of ends that follow one another: the largest from the last list on, whose codes are larger.
 struct Listed {
     const u64* keys;
     const i32* codes;
     i32 n;
+    u32 lists_of_item;  // 1 / most in units of 2**-LIST_BITS, rounded up
+    i32 skipped;        // between one list's codes and the next one's; negative from the last one on
 
-    __device__ __forceinline__ bool has(i32 i) const { return codes[i] != NONE; }
-    __device__ __forceinline__ u64 at(i32 i) const { return keys[i]; }
-    __device__ __forceinline__ i32 code(i32 i) const { return codes[i]; }
+    __device__ __forceinline__ i32 from(i32 i) const {
+        const u32 list = static_cast<u32>(i) * lists_of_item >> LIST_BITS;  // i / most
+        return static_cast<i32>(list) * skipped + i;
+    }
+    __device__ __forceinline__ u64 at(i32 i) const { return keys[from(i)]; }
+    __device__ __forceinline__ i32 code(i32 i) const { return codes[from(i)]; }
 };
 
-// Up to `most` items, in the order in which they come; how many. `to_keys`, `to_codes` : room for `most`. `ranks` : a word
-// for each warp. Called by all threads.
-template <class Items>
-static __device__ __forceinline__ i32 take_first(const Items& items, i32 most, SelectRoom& room, u32* ranks,
-                                                 u64* to_keys, i32* to_codes) {
-    i32 n_all = 0;
-    for (i32 begin = 0; begin < items.n; begin += THREADS) {
-        const i32 i = begin + static_cast<i32>(threadIdx.x);
-        n_all += static_cast<i32>(rank_in_block<THREADS>(i < items.n && items.has(i), ranks).total);
+static __device__ __forceinline__ Listed lists_from(const Ends& ends, i32 first, i32 n, i32 most, i32 side) {
+    const i64 from = ends.place(side == 0 ? first : first + n - 1, side);
+    const u32 lists_of_item = (1u << LIST_BITS) / static_cast<u32>(most) + 1;
+    return {ends.keys + from, ends.codes + from, n * most, lists_of_item, (side == 0 ? 2 : -2) * ends.most - most};
+}
+
+// What half a block needs to select.
+struct SideRoom {
+    SelectRoom select;
+    u32 counts[SIDE_WARPS];
+};
+
+// The keys of items as half a block has them: each warp those of a range, its lanes' WARP apart.
+struct Held {
+    u64 keys[EACH];
+
+    // The item of the first lane's key `k`.
+    static __device__ __forceinline__ i32 first(i32 k) {
+        return (static_cast<i32>(threadIdx.x) % SIDE_THREADS / LANES * EACH + k) * LANES;
     }
-    Smallest best = {~0ull, ALL_EQUAL};
-    if (n_all > most) best = select_smallest(items, items.n, most, room);
-    i32 n_equal = 0, n_taken = 0;
-    for (i32 begin = 0; begin < items.n; begin += THREADS) {
-        const i32 i = begin + static_cast<i32>(threadIdx.x);
-        const bool is_there = i < items.n && items.has(i);
-        const u64 key = is_there ? items.at(i) : 0;
-        const bool is_equal = is_there && key == best.last;
-        const Rank equal = rank_in_block<THREADS>(is_equal, ranks);
-        const bool is_taken = is_there && (key < best.last || (is_equal && n_equal + static_cast<i32>(equal.before) < best.n_equal));
-        const Rank taken = rank_in_block<THREADS>(is_taken, ranks);
-        if (is_taken) {
-            to_keys[n_taken + taken.before] = key;
-            to_codes[n_taken + taken.before] = items.code(i);
+    __device__ __forceinline__ void load(const Listed& items) { load_in_order(items); }
+    __device__ __forceinline__ void load(const Codes& items) {  // a loop for each order, which then has constant steps
+        if (items.is_reversed) load_in_order(Codes{items.keys, items.n, items.first, true});
+        else load_in_order(Codes{items.keys, items.n, items.first, false});
+    }
+    template <class Items>
+    __device__ __forceinline__ void load_in_order(const Items& items) {
+#pragma unroll
+        for (i32 k = 0; k < EACH; ++k) {
+            const i32 item = first(k) + static_cast<i32>(threadIdx.x) % LANES;
+            keys[k] = item < items.n ? items.at(item) : NO_KEY;
         }
-        n_equal += static_cast<i32>(equal.total);
-        n_taken += static_cast<i32>(taken.total);
     }
-    return n_taken;
-}
+    template <class See>
+    __device__ __forceinline__ void each(See see) const {
+#pragma unroll
+        for (i32 k = 0; k < EACH; ++k) see(keys[k]);
+    }
+};
 
-// Items of one side, from lists of ends that follow one another: the largest from the last list on, whose codes are larger.
-static __device__ __forceinline__ Listed load_ends(const u64* end_keys, const i32* end_codes, i32 n_lists, i32 most_of_all,
-                                                  i32 node, i32 first, i32 n, i32 most, i32 side, u64* keys, i32* codes) {
-    for (i32 i = threadIdx.x; i < n * most; i += THREADS) {
-        const i32 list = side ? n - 1 - i / most : i / most;
-        const i64 from = place_of_ends(n_lists, most_of_all, node, first + list, side) + i % most;
-        keys[i] = end_keys[from];
-        codes[i] = end_codes[from];
+// The first `most` items, or as many as there are, in the order in which they come: `take(place, item)` is called for each.
+// By all threads, each half of the block for a side of its own.
+template <class Items, class Take>
+static __device__ __forceinline__ void take_first(const Items& items, i32 most, SideRoom& room, Take take) {
+    Held held;
+    held.load(items);
+    const Smallest best = select_smallest<SIDE_THREADS>(held, most, room.select);
+    const u32 most_equal = best.last == NO_KEY ? 0 : static_cast<u32>(best.n_equal);
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x % SIDE_THREADS / WARP;
+    u32 below = 0, equal = 0;  // bits of all lanes' items: the `lane`-th of each
+#pragma unroll
+    for (i32 k = 0; k < EACH; ++k) {
+        const u32 are_below = __ballot_sync(ALL_LANES, held.keys[k] < best.last);
+        const u32 are_equal = __ballot_sync(ALL_LANES, held.keys[k] == best.last);
+        if (lane == static_cast<u32>(k)) {
+            below = are_below;
+            equal = are_equal;
+        }
     }
+    constexpr u32 EQUAL = 16;  // the first of the bits that count equal keys; those before it count the ones below
+    static_assert(CHUNK < 1 << EQUAL && EACH <= WARP, "counts are half a word, and a lane has a word of bits");
+    const u32 own = static_cast<u32>(__popc(below)) | static_cast<u32>(__popc(equal)) << EQUAL;
+    u32 counts = running_sum_of_warp(own);
+    if (lane == WARP - 1) room.counts[warp] = counts;
     __syncthreads();
-    return {keys, codes, n * most};
+    counts -= own;
+#pragma unroll
+    for (u32 w = 0; w < SIDE_WARPS - 1; ++w)
+        if (w < warp) counts += room.counts[w];
+    u32 n_below = counts & ((1u << EQUAL) - 1), n_equal = counts >> EQUAL;
+    for (;;) {
+        const u32 left = n_equal < most_equal ? below | equal : below, bit = left & (0 - left);
+        if (left == 0) break;
+        const i32 item = Held::first(static_cast<i32>(lane)) + __ffs(static_cast<i32>(left)) - 1;
+        take(static_cast<i32>(n_below + min(n_equal, most_equal)), item);
+        n_below += (below & bit) != 0;
+        n_equal += (equal & bit) != 0;
+        below &= ~bit;
+        equal &= ~bit;
+    }
 }
 
-// Items become a list of ends.
+// Items of one side become a list of ends.
 template <class Items>
-static __device__ __forceinline__ void store_ends(const Items& items, i32 most, SelectRoom& room, u32* ranks, i64 to,
-                                                  u64* end_keys, i32* end_codes) {
-    const i32 n = take_first(items, most, room, ranks, end_keys + to, end_codes + to);
-    for (i32 i = n + static_cast<i32>(threadIdx.x); i < most; i += THREADS) end_codes[to + i] = NONE;
-    __syncthreads();  // items may be overwritten
+static __device__ __forceinline__ void store_ends(const Items& items, i32 most, SideRoom& room, const Ends& to, i32 list,
+                                                  i32 side) {
+#pragma unroll 1
+    for (i32 i = static_cast<i32>(threadIdx.x) % SIDE_THREADS; i < most; i += SIDE_THREADS)
+        to.keys[to.place(list, side) + i] = NO_KEY;  // where the list is not full
+    take_first(items, most, room, [&](i32 place, i32 item) {
+        const i64 at = to.place(list, side) + place;
+        to.keys[at] = items.at(item);
+        to.codes[at] = items.code(item);
+    });
 }
 
-// `chunks` : shape (n_chunks, 3). `present` : shape (nodes, chunks, 2), sums of the chunk's bins. Grid: nodes x chunks.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) ends_of_chunks(
+// The sums of slots from `first` to `end`, kept where they shall be, and given to a function.
+template <class See>
+static __device__ __forceinline__ void read_and_keep(const HistogramAt& histogram, i32 first, i32 end, See see) {
+    const i32 lane = static_cast<i32>(threadIdx.x) % LANES, warp = static_cast<i32>(threadIdx.x) / LANES;
+#pragma unroll 1
+    for (i32 start = first + warp * BATCH * LANES; start < end; start += BATCH * THREADS) {
+        SomeBins<BATCH> held;
+        held.load(histogram, start, end);
+        held.keep(histogram, start, end);
+#pragma unroll
+        for (i32 k = 0; k < BATCH; ++k) {
+            const i32 slot = start + k * LANES + lane;
+            see(slot, held.at[k]);
+        }
+    }
+}
+
+// `chunks` : shape (n_chunks, 3). `present` : shape (nodes, chunks, 2), sums of the chunk's bins where it has no ends. Grid:
+// nodes x chunks.
+extern "C" __global__ void __launch_bounds__(THREADS, CHUNKS_AT_ONCE) ends_of_chunks(
     SEARCHED, i32 keeps, const Coded* coded, const Chunk* chunks, i32 n_chunks, ENDS, i64* present) {
     __shared__ u64 keys[CHUNK];
-    __shared__ SelectRoom room;
+    __shared__ SideRoom rooms[2];
     __shared__ i64 storage[THREADS / WARP];
     const i32 node = static_cast<i32>(blockIdx.x) / n_chunks, place = static_cast<i32>(blockIdx.x) % n_chunks;
     const Chunk chunk = chunks[place];
@@ -170,43 +261,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ends_of_chunks(
     const Regular regular = {lambda, alpha, max_step, least_h};
     const i32 first = chunk.number * CHUNK, last = min(first + CHUNK, task.bins - 1);  // the last bin is of no code
     const i32 end = chunk.number + 1 == own_feature.n_chunks ? task.slots : first + CHUNK;
-    const bool has_ends = chunk.ends != NONE && is_allowed;
-    Pair64 all = {0, 0};
-    for (i32 slot = first + static_cast<i32>(threadIdx.x); slot < end; slot += THREADS) {
-        const Pair64 sums = task.histogram.compute(slot);
-        task.histogram.keep(slot, sums);
-        if (slot < task.bins) all = {all.g + sums.g, all.h + sums.h};
-        if (has_ends && slot < last) keys[slot - first] = key_of(sums, task.unit_g, task.unit_h, regular);
-    }
-    all.g = sum_of_block<THREADS>(all.g, storage);
-    all.h = sum_of_block<THREADS>(all.h, storage);
-    if (threadIdx.x == 0) {
+    if (chunk.ends == NONE) {
+        Pair64 all = {0, 0};
+        read_and_keep(task.histogram, first, end, [&](i32 slot, Pair64 sums) {
+            if (slot < task.bins) all = {all.g + sums.g, all.h + sums.h};
+        });
+        all.g = sum_of_block<THREADS>(all.g, storage);
+        all.h = sum_of_block<THREADS>(all.h, storage);
+        if (threadIdx.x > 0) return;
         i64* to = present + 2 * (static_cast<i64>(node) * n_chunks + place);
         to[0] = all.g;
         to[1] = all.h;
+        return;
     }
-    if (!has_ends) return;
-    for (i32 side = 0; side < 2; ++side)
-        store_ends(Codes{keys, last - first, first, side != 0}, own_feature.most, room, reinterpret_cast<u32*>(storage),
-                   place_of_ends(n_lists, most_of_all, node, chunk.ends, side), end_keys, end_codes);
+    read_and_keep(task.histogram, first, end, [&](i32 slot, Pair64 sums) {
+        if (slot < last) keys[slot - first] = key_of(sums, task.unit_g, task.unit_h, regular);
+    });
+    if (!is_allowed) return;
+    __syncthreads();
+    const i32 side = static_cast<i32>(threadIdx.x) / SIDE_THREADS;
+    const Ends ends = ENDS_OF_NODE;
+    const Codes items = {keys, last - first, first, side != 0};
+    store_ends(items, own_feature.most, rooms[side], ends, chunk.ends, side);
 }
 
 // `joins` : shape (n_joins, 4). Grid: nodes x joins.
-extern "C" __global__ void __launch_bounds__(THREADS) join_ends(
+extern "C" __global__ void __launch_bounds__(THREADS, 3) join_ends(
     const u64* own, const Coded* coded, const Join* joins, i32 n_joins, ENDS) {
-    __shared__ u64 keys[CHUNK];
-    __shared__ i32 codes[CHUNK];
-    __shared__ SelectRoom room;
-    __shared__ u32 ranks[THREADS / WARP];
+    __shared__ SideRoom rooms[2];
     const i32 node = static_cast<i32>(blockIdx.x) / n_joins;
     const Join join = joins[static_cast<i32>(blockIdx.x) % n_joins];
     if (own[node] == 0) return;
-    const i32 most = coded[join.coded].most;
-    for (i32 side = 0; side < 2; ++side) {
-        const Listed items =
-            load_ends(end_keys, end_codes, n_lists, most_of_all, node, join.first, join.n, most, side, keys, codes);
-        store_ends(items, most, room, ranks, place_of_ends(n_lists, most_of_all, node, join.ends, side), end_keys, end_codes);
-    }
+    const i32 most = coded[join.coded].most, side = static_cast<i32>(threadIdx.x) / SIDE_THREADS;
+    const Ends ends = ENDS_OF_NODE;
+    const Listed items = lists_from(ends, join.first, join.n, most, side);
+    store_ends(items, most, rooms[side], ends, join.ends, side);
+}
+
+// How many of `n` items come before one, by its RANKED_BY threads, which follow one another. Called by whole warps.
+template <class IsBefore>
+static __device__ __forceinline__ i32 rank_of(i32 n, IsBefore is_before) {
+    i32 rank = 0;
+#pragma unroll 4
+    for (i32 other = static_cast<i32>(threadIdx.x) % RANKED_BY; other < n; other += RANKED_BY) rank += is_before(other);
+#pragma unroll
+    for (u32 step = 1; step < RANKED_BY; step *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
+    return rank;
 }
 
 // What all threads know of a node and feature.
@@ -246,14 +346,12 @@ struct Tried {
 extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     SEARCHED, i32 keeps, const Coded* coded, i32 n_coded, i32 n_chunks, ENDS, const i64* present, i32 list_width,
     i64* found, i32* lists) {
-    __shared__ u64 keys[CHUNK];
-    __shared__ i32 codes[CHUNK];
-    __shared__ u64 taken_keys[MOST_TAKEN];
-    __shared__ i32 taken_codes[MOST_TAKEN], order[2][MOST_TAKEN];  // of either end
+    __shared__ Pair64 rights[2 * MOST_TAKEN];  // sums of the sets at both ends
+    __shared__ u64 taken_keys[2][MOST_TAKEN];
+    __shared__ i32 taken_codes[2][MOST_TAKEN], order[2][MOST_TAKEN];
     __shared__ double gains[THREADS];
     __shared__ i32 places[THREADS];
-    __shared__ SelectRoom room;
-    __shared__ u32 ranks[THREADS / WARP];
+    __shared__ SideRoom rooms[2];
     __shared__ Pair64 best_right;
     const i32 node = static_cast<i32>(blockIdx.x) / n_coded, which = static_cast<i32>(blockIdx.x) % n_coded;
     const Coded own_feature = coded[which];
@@ -273,41 +371,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     const i64* of_chunks = present + 2 * (static_cast<i64>(node) * n_chunks + own_feature.first_chunk);
     for (i32 chunk = 0; most == 0 && chunk < own_feature.n_chunks; ++chunk)
         missing = {missing.g - of_chunks[2 * chunk], missing.h - of_chunks[2 * chunk + 1]};
-    Pair64* const rights = reinterpret_cast<Pair64*>(keys);  // of the sets at both ends, once these are known
     if (most > 0) {
-        if (own_feature.n_ends == 0) {
-            for (i32 code = thread; code < n_codes; code += THREADS)
-                keys[code] = key_of(task.histogram.read(code), task.unit_g, task.unit_h, regular);
-            __syncthreads();
+        const i32 side = thread / SIDE_THREADS, side_thread = thread % SIDE_THREADS;
+        const Ends ends = ENDS_OF_NODE;
+        const Listed items = lists_from(ends, own_feature.first_ends, own_feature.n_ends, most, side);
+        take_first(items, most, rooms[side], [&](i32 place, i32 item) { taken_codes[side][place] = item; });
+        __syncthreads();
+        for (i32 i = side_thread; i < most; i += SIDE_THREADS) {
+            const i32 item = taken_codes[side][i];
+            taken_keys[side][i] = items.at(item);
+            taken_codes[side][i] = items.code(item);
         }
-#pragma unroll 1
-        for (i32 side = 0; side < 2; ++side) {
-            if (own_feature.n_ends > 0)
-                take_first(load_ends(end_keys, end_codes, n_lists, most_of_all, node, own_feature.first_ends,
-                                     own_feature.n_ends, most, side, keys, codes),
-                           most, room, ranks, taken_keys, taken_codes);
-            else
-                take_first(Codes{keys, n_codes, 0, side != 0}, most, room, ranks, taken_keys, taken_codes);
-            __syncthreads();
-            for (i32 i = thread; i < most; i += THREADS) {
-                i32 rank = 0;
-                for (i32 other = 0; other < most; ++other)
-                    rank += taken_keys[other] < taken_keys[i] || (taken_keys[other] == taken_keys[i] && other < i);
-                order[side][rank] = taken_codes[i];
+        __syncthreads();
+        for (i32 start = 0; start < most; start += SIDE_THREADS / RANKED_BY) {
+            const i32 place = start + side_thread / RANKED_BY, i = min(place, most - 1);
+            const i32 code = taken_codes[side][i];
+            const Pair64 sums = task.histogram.read(code);
+            const u64 key = taken_keys[side][i];
+            const i32 rank = rank_of(most, [&](i32 other) {
+                return taken_keys[side][other] < key || (taken_keys[side][other] == key && other < i);
+            });
+            if (place < most && thread % RANKED_BY == 0) {
+                order[side][rank] = code;
+                rights[side * most + rank] = sums;
             }
-            __syncthreads();
         }
-        // A warp for each end. From the last code on, the right side is what is left, with the missing values.
-        const i32 side = thread / static_cast<i32>(WARP), lane = thread % static_cast<i32>(WARP);
-        if (side < 2) {
+        __syncthreads();
+        // From the last code on, the right side is what is left, with the missing values.
+        if (side_thread < LANES) {
             const Pair64 no_code = task.histogram.read(n_codes);
             const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
             Pair64 before = {0, 0};
-            for (i32 start = 0; start < most; start += WARP) {
-                const i32 i = start + lane;
-                const Pair64 sums = running_sum(i < most ? task.histogram.read(order[side][i]) : Pair64{0, 0}, before);
-                before = {__shfl_sync(ALL_LANES, sums.g, WARP - 1), __shfl_sync(ALL_LANES, sums.h, WARP - 1)};
-                if (i < most) rights[side * most + i] = side ? Pair64{all.g - sums.g, all.h - sums.h} : sums;
+            for (i32 start = 0; start < most; start += LANES) {
+                const i32 i = start + side_thread;
+                Pair64* const right = rights + side * most + i;
+                const Pair64 sums = running_sum(i < most ? *right : Pair64{0, 0}, before);
+                before = {__shfl_sync(ALL_LANES, sums.g, LANES - 1), __shfl_sync(ALL_LANES, sums.h, LANES - 1)};
+                if (i < most) *right = side ? Pair64{all.g - sums.g, all.h - sums.h} : sums;
             }
         }
         __syncthreads();
@@ -326,11 +426,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     __syncthreads();
     const bool from_last = most > 0 && place >= most;
     const i32 n = most == 0 ? 1 : place % most + 1;
-    for (i32 i = thread; i < n; i += THREADS) {
-        const i32 code = most == 0 ? place / 2 : order[from_last][i];
-        i32 rank = 0;
-        for (i32 other = 0; most > 0 && other < n; ++other) rank += order[from_last][other] < code;
-        list[1 + rank] = code;
+    for (i32 start = 0; start < n; start += THREADS / RANKED_BY) {
+        const i32 i = start + thread / RANKED_BY;
+        const i32 code = most == 0 ? place / 2 : order[from_last][min(i, n - 1)];
+        const i32 rank = rank_of(most == 0 ? 0 : n, [&](i32 other) { return order[from_last][other] < code; });
+        if (i < n && thread % RANKED_BY == 0) list[1 + rank] = code;
     }
     if (thread > 0) return;
     list[0] = n + from_last;

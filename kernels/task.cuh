@@ -27,9 +27,10 @@ struct Task {
 #define IS_CODE (is_code && is_code[feature])
 #define IS_ALLOWED (allowed[static_cast<i64>(node / allowed_every) * n_features + feature] != 0)
 
-// Bins of a warp's lane, WARP apart. Each histogram has one address, from which the compiler knows how far bins are.
-struct Bins {
-    Pair64 at[HELD];
+// Some bins of a warp's lane, WARP apart. Each histogram has one address, from which the compiler knows how far bins are.
+template <i32 N>
+struct SomeBins {
+    Pair64 at[N];
 
     // Reads come before writes, which could be to the same place for all that the compiler knows.
     __device__ __forceinline__ void load(const HistogramAt& from, i32 start, i32 bins) {
@@ -38,7 +39,7 @@ struct Bins {
         if (from.is_built() || from.is_copied()) {
             const longlong2* const only = from.at(from.is_built() ? from.own : from.parent, first);
 #pragma unroll
-            for (i32 k = 0; k < HELD; ++k) {
+            for (i32 k = 0; k < N; ++k) {
                 longlong2 sums = {0, 0};
                 if (k * static_cast<i32>(WARP) < n) sums = only[k * WARP];
                 at[k] = {sums.x, sums.y};
@@ -47,23 +48,25 @@ struct Bins {
         }
         const longlong2* const parent = from.at(from.parent, first);
         const longlong2* const sibling = from.at(from.sibling, first);
-        longlong2 all[HELD], others[HELD];
+        longlong2 all[N], others[N];
 #pragma unroll
-        for (i32 k = 0; k < HELD; ++k) {
+        for (i32 k = 0; k < N; ++k) {
             all[k] = others[k] = {0, 0};
             if (k * static_cast<i32>(WARP) >= n) continue;
             all[k] = parent[k * WARP];
             others[k] = sibling[k * WARP];
         }
 #pragma unroll
-        for (i32 k = 0; k < HELD; ++k) at[k] = {all[k].x - others[k].x, all[k].y - others[k].y};
+        for (i32 k = 0; k < N; ++k) at[k] = {all[k].x - others[k].x, all[k].y - others[k].y};
     }
     __device__ __forceinline__ void keep(const HistogramAt& to, i32 start, i32 bins) const {
         if (!to.keeps || to.is_built()) return;
         const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
         longlong2* const sums = to.at(to.own, first);
 #pragma unroll
-        for (i32 k = 0; k < HELD; ++k)
+        for (i32 k = 0; k < N; ++k)
             if (first + k * static_cast<i32>(WARP) < bins) sums[k * WARP] = make_longlong2(at[k].g, at[k].h);
     }
 };
+
+using Bins = SomeBins<HELD>;

@@ -109,10 +109,10 @@ def test_chunks_are_joined_until_a_block_takes_them() -> None:
     assert [row[0] for row in tables.coded] == [0, 2, 3, 5]
     assert [row[2] for row in tables.coded] == [3, 40, 1, 1]
     assert [row[3] for row in tables.coded] == [63, 63, 63, 0]
-    assert [row[5] for row in tables.coded] == [3, 2, 0, 0]
+    assert [row[5] for row in tables.coded] == [3, 2, 1, 0]
     assert [len(joins) for joins in tables.joins] == [2]
     assert all(n * 63 <= CHUNK for joins in tables.joins for _, _, n, _ in joins)
-    assert tables.sizes.n_ends == 3 + 40 + 2 and tables.sizes.width == 66
+    assert tables.sizes.n_ends == 3 + 40 + 2 + 1 and tables.sizes.width == 66
 
 
 def test_children_of_built_siblings(runtime: Runtime, rng: np.random.Generator) -> None:

@@ -59,9 +59,8 @@ class SetTables:
 
     def _add(self, feature: int, n_codes: int, most: int) -> None:
         place, first_chunk, n_chunks = len(self.coded), len(self.chunks), -(-n_codes // CHUNK)
-        has_ends = most > 0 and n_chunks > 1
-        first, n = self._new_ends(n_chunks if has_ends else 0)
-        self.chunks += [(place, k, first + k if has_ends else NO_ENDS) for k in range(n_chunks)]
+        first, n = self._new_ends(n_chunks if most > 0 else 0)
+        self.chunks += [(place, k, first + k if most > 0 else NO_ENDS) for k in range(n_chunks)]
         launch = 0
         while n * most > CHUNK:
             each = CHUNK // most
