@@ -114,19 +114,49 @@ static __device__ __forceinline__ SmallestWords smallest_words(const Words& word
     }
 }
 
+// The upper words of keys. (Functions of functions are structures here: NVRTC 13.0 takes a lambda within a generic one for a
+// function of the host.)
+template <class Keys>
+struct UpperWords {
+    const Keys& keys;
+
+    template <class See>
+    struct Upper {
+        const See& see;
+
+        __device__ __forceinline__ void operator()(u64 key) const { see(static_cast<u32>(key >> 32)); }
+    };
+
+    template <class See>
+    __device__ __forceinline__ void operator()(const See& see) const { keys.each(Upper<See>{see}); }
+};
+
+// The lower words of keys whose upper word is `upper`.
+template <class Keys>
+struct LowerWords {
+    const Keys& keys;
+    u32 upper;
+
+    template <class See>
+    struct Lower {
+        const See& see;
+        u32 upper;
+
+        __device__ __forceinline__ void operator()(u64 key) const {
+            if (static_cast<u32>(key >> 32) == upper) see(static_cast<u32>(key));
+        }
+    };
+
+    template <class See>
+    __device__ __forceinline__ void operator()(const See& see) const { keys.each(Lower<See>{see, upper}); }
+};
+
 // The `n` smallest of the keys that `keys.each` gives to a function, to each thread its own; `n` is at least 1, and at most as
 // many as there are. A block consists of groups of N_THREADS with keys and room of their own, which call this together.
 template <u32 N_THREADS, class Keys>
 static __device__ __forceinline__ Smallest select_smallest(const Keys& keys, i32 n, SelectRoom& room) {
-    const SmallestWords upper = smallest_words<N_THREADS>(
-        [&](auto see) { keys.each([&](u64 key) { see(static_cast<u32>(key >> 32)); }); }, n, PART_OF_OCTAVE, room);
-    const SmallestWords lower = smallest_words<N_THREADS>(
-        [&](auto see) {
-            keys.each([&](u64 key) {
-                if (static_cast<u32>(key >> 32) == upper.last) see(static_cast<u32>(key));
-            });
-        },
-        upper.n_equal, 32, room);
+    const SmallestWords upper = smallest_words<N_THREADS>(UpperWords<Keys>{keys}, n, PART_OF_OCTAVE, room);
+    const SmallestWords lower = smallest_words<N_THREADS>(LowerWords<Keys>{keys, upper.last}, upper.n_equal, 32, room);
     return {static_cast<u64>(upper.last) << 32 | lower.last, lower.n_equal == 0 ? ALL_EQUAL : lower.n_equal};
 }
 
