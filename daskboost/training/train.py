@@ -39,6 +39,8 @@ from daskboost.training.checks import (
     check_rounds,
     check_same_codes,
     check_sets,
+    check_whole_queries,
+    device_of_queries,
     device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -223,6 +225,7 @@ def make_spec(
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
     check_encodings_made(params, schema)
+    params = device_of_queries(params, objective)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
     sets = set_search(params, schema)
     if sets is not None:
@@ -236,6 +239,7 @@ def make_spec(
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])
+    check_whole_queries(objective, n_engines, is_on_cluster(dtrain))
     recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
     return FitSpec(
         params=params, objective=objective, recipe=recipe,
