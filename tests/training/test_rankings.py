@@ -207,4 +207,8 @@ def test_metrics_of_queries_go_with_any_objective() -> None:
 def test_the_automatic_device_is_the_cpu() -> None:
     auto, _ = trained("rank:ndcg", 2, params={"device": "auto"})
     assert auto.to_bytes("json") == trained("rank:ndcg", 2, params={"device": "cpu"})[0].to_bytes("json")
-    assert plan({"objective": "rank:ndcg"}, n_rows=1000, n_features=10).device == "cpu"
+    ranked, plain = (plan({"objective": name}, n_rows=1000, n_features=10, evals=[500], memory="1GB")
+                     for name in ("rank:ndcg", "reg:tweedie"))  # fmt: skip
+    assert ranked.device == "cpu"
+    assert ranked.gradients_bytes - plain.gradients_bytes == 32 * 1000
+    assert ranked.evaluation_bytes - plain.evaluation_bytes == 24 * 500
