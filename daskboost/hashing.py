@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     CERTIFIED_SAMPLE = 8
     GRADIENT_SAMPLE = 9
     STATISTIC_FOLDS = 10
+    RANKING_PAIRS = 11
 
 
 def mix(values: UInt64) -> UInt64:

@@ -136,6 +136,17 @@ class TrainParams:
     """Where ``reg:pseudohubererror`` turns from squares to absolute values."""
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
+    lambdarank_pair_method: str = "topk"
+    """Pairs of ``rank:*`` objectives: ``topk``, those of a query's rows of highest scores with all that score less; or
+    ``mean``, some drawn for each row."""
+    lambdarank_num_pair_per_sample: int | None = None
+    """How many rows of highest scores (``topk``), or pairs of each row (``mean``); None is 32, or 1."""
+    lambdarank_normalization: bool = True
+    """Whether gradients of a query are divided by what grows with the number of its pairs."""
+    lambdarank_score_normalization: bool = True
+    """Whether what a pair counts is divided by the difference of its scores and 0.01."""
+    ndcg_exp_gain: bool = True
+    """Whether a label's gain in ``rank:ndcg`` and in ``ndcg`` is 2**label - 1, rather than the label."""
     device: str = "auto"
     """``cpu``, ``cuda`` (or ``gpu``), ``cuda:1`` for the GPU of that number, or ``auto``: a GPU where CuPy and one are
     there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
@@ -267,7 +278,7 @@ class TrainParams:
 PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
-             "spill_directory", "device_memory_limit"}  # fmt: skip
+             "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample"}  # fmt: skip
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf

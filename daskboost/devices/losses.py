@@ -62,3 +62,31 @@ def is_positive(values: Float32) -> Bool:
     """Which float32 numbers, none of them NaN, are above 0; by their bits, since expressions of CuPy take those below
     2**-126 for 0."""
     return values.view(np.int32) > 0
+
+
+class PairWeight(IntEnum):
+    """What a pair of rows of a query counts in a ranking loss."""
+
+    ONE = 0
+    """Each pair the same."""
+    NDCG = 1
+    """How much the query's NDCG would change if both rows swapped their places."""
+    MAP = 2
+    """How much its average precision would."""
+
+
+@dataclass(frozen=True)
+class QueryLoss:
+    """A loss of pairs of rows of a query, which one of them should come before."""
+
+    weight: PairWeight
+    top: int
+    """Rows of highest scores that are each paired with all rows of lower scores; 0 where pairs are drawn."""
+    drawn: int
+    """Pairs that are drawn for each row, with rows of other labels; 0 where pairs are those of `top`."""
+    exponential: bool
+    """Whether a label's gain is 2**label - 1, rather than the label."""
+    normalized: bool
+    """Whether a query's gradients are divided by what grows with its pairs."""
+    by_score: bool
+    """Whether what a pair counts is divided by the difference of its scores and 0.01."""

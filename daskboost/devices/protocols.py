@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.losses import GradientLoops
+from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
@@ -20,7 +21,7 @@ from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, Sparse
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.ring import PackedChunks
 from daskboost.devices.gpu.trees.split import SplitKernels
-from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.losses import DeviceLoss, QueryLoss
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8
@@ -272,6 +273,9 @@ class Device(Protocol):
 
     def gradient_loops(self, loss: DeviceLoss) -> GradientLoops | None:
         """Return what fills gradients of a loss, with the bits of its array expressions; None where these do."""
+
+    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
+        """Return what fills the gradients of a ranking loss; DeviceError where the device has nothing that does."""
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
         """Return what draws samples for all rounds of a fit; `copies_columns` : where a column-major copy helps."""

@@ -46,9 +46,8 @@ from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import ExpressionGradients
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
-from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers
-from daskboost.fit.samplers import RoundRows
+from daskboost.fit.samplers import RoundRows, start_round
 from daskboost.fit.scales import check_range, key_states, scale_rule
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
@@ -196,7 +195,7 @@ class CompiledGrower:
         rounds.counts[FIRST], rounds.counts[WANTED], rounds.counts[BEGUN] = -1, n, iteration
         self._make_room_in_log()
         if self._fills:
-            found = self._gradients.start_round(m.StartRound())
+            found = self._gradients.start_round(start_round(self._spec, iteration))
             rounds.largest[0], rounds.largest[1] = found.largest_g, found.largest_h
 
     def _make_room_in_log(self) -> None:

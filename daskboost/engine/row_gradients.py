@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daskboost.devices.cpu.losses import GradientLoops
+from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.devices.protocols import Device, RowGradients
 from daskboost.devices.row_order import Following
-from daskboost.dtypes import Array, Float32, Float64
+from daskboost.dtypes import Array, Float32, Float64, flat
+from daskboost.engine.query_rows import QueryRows, global_ids
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.messages import GradientRange, StartRound, StartTree
@@ -293,8 +295,49 @@ class SketchedGradients(Gradients):
         return None
 
 
+class QueryGradients(Gradients):
+    """`Gradients` of a ranking loss: those of all rows are computed together, when a round starts, and stay."""
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+        """Take other rows.
+
+        Raises
+        ------
+        DataError
+            Rows of a query with different weights.
+        """
+        super().hold(rows, given)
+        loss, groups = self._setup.objective.query_loss, rows.train.groups
+        assert loss is not None
+        found = QueryRows.of_groups(groups)
+        self._loops = self._device.query_loops(loss, Queries(
+            found.order, found.begins, found.label,
+            global_ids(groups)[found.order] if loss.drawn else np.empty(0, np.uint64),
+            found.factors(by_weight=not self._setup.recipe.small_data),
+        ))  # fmt: skip
+
+    def start_round(self, message: StartRound) -> GradientRange:
+        margins = self.rows.train.margins
+        if not len(margins):
+            return range_of(np.zeros((2, 1)))
+        chunks = [self.source.gradients(index) for index in range(len(margins))]
+        margin, several = np.concatenate(margins) if len(margins) > 1 else margins[0], len(margins) > 1
+        g, h = (np.empty_like(margin), np.empty_like(margin)) if several else chunks[0]
+        g[:] = h[:] = 0  # rows of weight 0 are of no query
+        self._loops.fill(np.uint64(message.pair_key), flat(margin), flat(g), flat(h))
+        begin = 0
+        for own_g, own_h in chunks if several else ():
+            rows = slice(begin, begin + len(own_g))
+            own_g[:], own_h[:], begin = g[rows], h[rows], rows.stop
+        return range_of(np.stack([self._device.largest(each) for each in (g, h)]))
+
+    def following(self, start: StartTree) -> Following | None:
+        """Return None: the next round's gradients need the margins of all rows."""
+        return None
+
+
 def searched_gradients(setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
                        given: Sequence[tuple[Array, Array]] | None = None) -> Gradients:  # fmt: skip
     """Return the gradients of rows that trees are searched on; parameters are those of `Gradients`."""
-    kind = SketchedGradients if setup.recipe.sketch else Gradients
+    kind = SketchedGradients if setup.recipe.sketch else QueryGradients if setup.recipe.by_query else Gradients
     return kind(setup, device, rows, keep=keep, given=given)

@@ -111,6 +111,8 @@ class StartRound(Request[GradientRange]):
 
     projection: Float32 | None = None
     """float32, shape (outputs, columns); see `make_projection`."""
+    pair_key: int = 0
+    """Hash key of the pairs that a ranking loss draws in the round."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ class Recipe:
     """Whether a round grows one tree of all outputs, rather than one of each."""
     columns: int
     """Columns of gradients that a tree searches side by side: 1, all outputs, or those of a sketch."""
+    by_query: bool
+    """Whether gradients need the rows of a query together (`Objective.query_loss`)."""
     quantiles: tuple[float, ...] | None
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
@@ -97,8 +99,9 @@ class Recipe:
 
     def keeps_round(self, has_room: bool) -> bool:
         """Return whether the gradients of a round's rows stay in memory: those of several outputs must, as all start
-        from the same margins, which the first one's tree already changes."""
-        return has_room or self.n_outputs > 1
+        from the same margins, which the first one's tree already changes, and those of queries, which are computed
+        together."""
+        return has_room or self.n_outputs > 1 or self.by_query
 
     @cached_property
     def tree_outputs(self) -> list[tuple[int, ...]]:
@@ -182,8 +185,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         small_data=not by_gradients and is_small(n_rows),
         searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,
         columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
-        quantiles=quantiles, growth="host" if why_host else growth, host_reason=why_host,
-        host_rules=host_rules,
+        by_query=objective.query_loss is not None, quantiles=quantiles,
+        growth="host" if why_host else growth, host_reason=why_host, host_rules=host_rules,
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip
 

@@ -67,7 +67,8 @@ class Sampler(Protocol):
 
 def start_round(spec: FitSpec, iteration: int) -> m.StartRound:
     """Return the request that computes a round's gradients."""
-    return m.StartRound(spec.recipe.projection(spec.params.random_state, iteration))
+    seed = spec.params.random_state
+    return m.StartRound(spec.recipe.projection(seed, iteration), int(key(seed, Purpose.RANKING_PAIRS, iteration)))
 
 
 def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: float | None,

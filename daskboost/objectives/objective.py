@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss, LinkKernel
+from daskboost.devices.losses import DeviceLoss, LinkKernel, QueryLoss
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
@@ -201,6 +201,12 @@ class Objective(ABC):
 
         A subclass that overrides `gradients` alone loses its parent's kernel, see `kernel_of`.
         """
+        return None
+
+    @property
+    def query_loss(self) -> QueryLoss | None:
+        """The loss of pairs of rows, of one that ranks the rows of queries; its gradients are computed by query, and
+        never by `gradients`. None where a row's gradient depends on that row alone."""
         return None
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
     "quantile_alpha": "objective='reg:quantileerror'; write the metric's quantiles as eval_metric='quantile@0.1,0.9'",
     "huber_slope": "objective='reg:pseudohubererror'",
+    **dict.fromkeys((
+        "lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization",
+        "lambdarank_score_normalization", "ndcg_exp_gain",
+    ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
     "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
@@ -178,6 +183,36 @@ def check_same_codes(model: Booster, schema: FeatureSchema) -> None:
             "init_model splits codes of categories by sets, and the training data's codes are not known to be of the "
             "same categories; make the data sets with QuantizedDataset.from_dask(..., init_model=model)"
         )
+
+
+def check_whole_queries(objective: Objective, metrics: Sequence[Metric[Any]], n_engines: int, *, is_on_cluster: bool
+                        ) -> None:  # fmt: skip
+    """Refuse rows that are shared out, where an objective or a metric needs those of a query together."""
+    of_metrics = [f"eval_metric={metric.name!r}" for metric in metrics if metric.by_query]
+    needing = [f"objective={objective.name!r}"] * (objective.query_loss is not None) + of_metrics
+    if needing and (is_on_cluster or n_engines > 1):
+        where = "lie on a cluster" if is_on_cluster else f"are shared out to {n_engines} engines"
+        raise ParameterError(
+            f"{needing[0]} needs all rows of a query in one place, and the rows {where}; train it in this process: "
+            "compute Dask collections, or save the data set and open it without a client"
+        )
+
+
+def check_evaluated_queries(metrics: Sequence[Metric[Any]], evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
+    """Refuse evaluation sets without queries, where a metric is of queries."""
+    for metric in metrics:
+        for data, name in evals if metric.by_query else ():
+            if not data.info.has("qid"):
+                raise DataError(f"eval_metric={metric.name!r} is of queries, and {name!r} has none; make it with qid")
+
+
+def device_of_queries(params: TrainParams, objective: Objective) -> TrainParams:
+    """Return the parameters with the device that an objective's gradients are computed on, the CPU where they need
+    whole queries."""
+    if objective.query_loss is None or params.device == "cpu":
+        return params
+    logger.info("device=%r trains on the CPU: GPUs do not compute gradients of %r", params.device, objective.name)
+    return replace(params, device="cpu")
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")

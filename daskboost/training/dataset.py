@@ -18,6 +18,7 @@ from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
+from daskboost.data.input.queries import qid_of_groups
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
@@ -153,7 +154,7 @@ class QuantizedDataset:
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
         client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
         categorical_features: object = None, max_ctr_complexity: int = 2, encodings: object = "auto",
-        has_time: bool = False, random_state: int = 0,
+        has_time: bool = False, random_state: int = 0, qid: object = None, group: object = None,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
 
@@ -216,6 +217,11 @@ class QuantizedDataset:
             of all but its fold.
         random_state : int, default 0
             Seed of the folds that these statistics go by (`docs/categories.md`).
+        qid : column name of `X`, or an aligned collection, optional
+            The query of each row, for ranking objectives and metrics (`docs/ranking.md`): integers, whole floats or
+            texts. Rows of a query may lie anywhere.
+        group : sequence of int, optional
+            In place of `qid`, the numbers of rows of the queries, where rows of each follow each other in this process.
         device_memory_limit : int or str, optional
             Memory of a GPU that quantizing and bins may take, those of a `reference` in this process included; by
             default what is free. Partitions may be larger.
@@ -229,8 +235,12 @@ class QuantizedDataset:
         """
         check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
         _check_kinds(reference, init_model, client)
+        if group is not None:
+            if qid is not None:
+                raise ParameterError("qid and group both say which rows belong together; give one of them")
+            qid = qid_of_groups(group, lambda: make_source(X).n_rows)
         source = make_source(
-            X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
+            X, y, weight=weight, base_margin=base_margin, qid=qid, missing=missing, feature_names=feature_names,
             schema=None if reference is None else reference.schema, categorical=as_tuple(categorical_features),
         )  # fmt: skip
         limit, device_limit = (

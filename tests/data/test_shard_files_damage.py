@@ -70,6 +70,12 @@ def chunk0(root: dict[str, Any]) -> dict[str, Any]:
     return root["chunks"][0]  # type: ignore[no-any-return]
 
 
+def array0(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the record of an array of the first chunk."""
+    found: dict[str, Any] = next(array for array in chunk0(record)["arrays"] if array["name"] == name)
+    return found
+
+
 HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another format": (lambda r: r.update(format="parquet"), "format must be 'daskboost-dataset'"),
     "version a string": (lambda r: r.update(version="1"), "version must be of type int"),
@@ -96,7 +102,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda r: (r["chunks"][-1].update(first_row=2**63 - 2, file=f"rows-{2**63 - 2:019d}.bin")),
         "first_row [+] n_rows must be from 0",
     ),
-    "margins that differ": (lambda r: chunk0(r)["arrays"][-1].update(shape=[15, 1]), "must all have the same arrays"),
+    "margins that differ": (lambda r: array0(r, "base_margin").update(shape=[15, 1]), "must all have the same arrays"),
     "overlap": (lambda r: r["chunks"].append(r["chunks"][0]), "must lie behind the rows"),
     "sum of rows": (lambda r: r.update(n_rows=41), "n_rows must be the sum"),
     "encoding": (lambda r: r["layout"].update(encoding="zip"), "layout.encoding must be 'dense' or 'csr'"),

@@ -32,7 +32,9 @@ def batch(n_rows: int = N_ROWS, seed: int = 0) -> RowBatch:
     values = rng.normal(size=(n_rows, 3)).astype(np.float32)
     values[:, :2][rng.random((n_rows, 2)) < 0.3] = np.nan
     label, weight, margin = rng.random(n_rows), rng.random(n_rows), rng.normal(size=(n_rows, 2))
-    return RowBatch(DenseRows(values), RowColumns(*(array.astype(np.float32) for array in (label, weight, margin))))
+    numbers = {"label": label, "weight": weight, "base_margin": margin}
+    beside = {name: array.astype(np.float32) for name, array in numbers.items()}
+    return RowBatch(DenseRows(values), RowColumns(**beside, qid=rng.integers(-(2**63), 2**63 - 1, n_rows)))
 
 
 def save(

@@ -16,8 +16,9 @@ import numpy as np
 from daskboost.data.input.classes import read_codes
 from daskboost.data.input.convert import float_vector, margin_values
 from daskboost.data.input.device_read import device_column
+from daskboost.data.input.queries import query_codes
 from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn
-from daskboost.dtypes import Array, Bool, Float32, Int32
+from daskboost.dtypes import Array, Bool, Float32, Int32, Int64
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,11 +41,14 @@ class RowColumns(Generic[ColumnT]):
     label : float32 column, shape (rows,), or None when predicting
     weight : float32 column, shape (rows,), or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score
+    qid : int64 array, shape (rows,), or None
+        The code of each row's query: rows of one code are ranked together, wherever they lie.
     """
 
     label: ColumnT | None = None
     weight: ColumnT | None = None
     base_margin: Float32 | None = None
+    qid: Int64 | None = None
 
     @property
     def present(self) -> dict[str, Any]:
@@ -176,6 +180,11 @@ def read_margin(block: Any, spec: ReadSpec) -> Float32:
     return checked_margin(margin_values(block, spec.inside.get("base_margin")), spec)
 
 
+def read_qid(block: Vector, spec: ReadSpec) -> Int64:
+    """Convert and check ids of queries."""
+    return query_codes(block)
+
+
 def checked_margin(margin: Float32, spec: ReadSpec) -> Float32:
     """Return base margins, float32 of shape (rows, columns), NumPy's or CuPy's, as they are; raises as `read`."""
     _require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
@@ -191,6 +200,7 @@ COLUMNS = {
     "label": ColumnRule("y", read_label, takes_text=True),
     "weight": ColumnRule("weight", read_weight, least=0.0),
     "base_margin": ColumnRule("base_margin", read_margin, several=True),
+    "qid": ColumnRule("qid", read_qid, takes_text=True, dtype="<i8"),
 }
 """The rule of each field of `RowColumns`, in the order in which they are read."""
 

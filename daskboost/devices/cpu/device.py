@@ -11,6 +11,7 @@ import numpy as np
 
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.losses import LOSSES, GradientLoops
+from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
@@ -18,7 +19,7 @@ from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseVi
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
-from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.losses import DeviceLoss, QueryLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols
 
@@ -119,6 +120,9 @@ class CpuDevice:
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> CpuRows:  # fmt: skip
         """Return the row state; `room_rows` makes no difference, since memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
+
+    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
+        return QueryLoops(loss, queries, self.threads)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:
         return CpuUniformSample(self._layout, self.threads, size, copies_columns=copies_columns)

@@ -11,6 +11,7 @@ import numpy as np
 
 from daskboost.devices.budget import set_size as stream_groups
 from daskboost.devices.budget.plan import Plan
+from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -37,10 +38,10 @@ from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
-from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.losses import DeviceLoss, QueryLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
-from daskboost.errors import format_bytes
+from daskboost.errors import DeviceError, format_bytes
 
 # Histograms of the nodes that known trees end in, from one pass over chunks: `devices/cpu/device.py` has its twin.
 #
@@ -252,6 +253,15 @@ class GpuDevice:
 
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""
+
+    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
+        """Refuse ranking losses, which GPUs have no kernels of yet; fits of them are on the CPU (`device_of_queries`).
+
+        Raises
+        ------
+        DeviceError
+        """
+        raise DeviceError(f"{self.name} has no kernels of ranking objectives; use device='cpu'")
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""

@@ -1,0 +1,112 @@
+"""Query ids of rows, as users give them, become codes of 64 bits; sizes of groups become query ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.input.convert import plain_values
+from daskboost.dtypes import Int64
+from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.params import shown
+
+if TYPE_CHECKING:
+    from daskboost.data.input.kinds import Vector
+
+LARGEST_FLOAT = 2.0**53
+"""Largest query id that is a float: beyond it, different whole numbers are the same float64."""
+
+
+def query_codes(block: Vector) -> Int64:
+    """Return the code of each row's query, the same for the same id in any partition; int64, shape (rows,).
+
+    Integers, whole floats and booleans are their own codes, texts are hashed to 64 bits.
+
+    Raises
+    ------
+    DataError
+        Missing ids, or floats that are no whole numbers below 2**53.
+    DataTypeError
+        Ids that are neither numbers nor texts, or a mix of these in one partition.
+    """
+    values = plain_values(block, "qid")
+    if values.dtype.kind in "iub":
+        return values.astype(np.int64)
+    return _codes_of_floats(values) if values.dtype.kind == "f" else _codes_of_objects(values)
+
+
+def _codes_of_floats(values: npt.NDArray[Any]) -> Int64:
+    missing = int(np.isnan(values).sum())
+    if missing:
+        raise _missing(missing)
+    strange = ~((np.abs(values) <= LARGEST_FLOAT) & (np.rint(values) == values))
+    if strange.any():
+        raise DataError(
+            f"qid has {int(strange.sum())} floats that are no whole numbers up to 2**53, e.g. {values[strange][0]}. "
+            "Number the queries by integers, or name them by texts."
+        )
+    return values.astype(np.int64)
+
+
+def _codes_of_objects(values: npt.NDArray[Any]) -> Int64:
+    import pandas as pd
+
+    values = values.astype(object)
+    missing = int(np.asarray(pd.isna(values)).sum())
+    if missing:
+        raise _missing(missing)
+    types = sorted({type(value) for value in values}, key=lambda kind: kind.__name__)
+    if all(issubclass(kind, str) for kind in types):
+        hashes: npt.NDArray[np.uint64] = pd.util.hash_array(values)
+        return hashes.view(np.int64)
+    if all(issubclass(kind, int | np.integer) for kind in types):
+        return np.array(values.tolist(), np.int64)
+    if all(issubclass(kind, int | float | np.integer | np.floating) for kind in types):
+        return _codes_of_floats(values.astype(np.float64))
+    raise DataTypeError(
+        f"qid holds ids of the types {', '.join(kind.__name__ for kind in types)}. Ids of queries must all be whole "
+        "numbers or all be texts: convert them, e.g. with `.astype(str)`."
+    )
+
+
+def _missing(count: int) -> DataError:
+    return DataError(
+        f"qid has {count} missing values; every row must belong to a query. Drop these rows, or give each an id."
+    )
+
+
+def qid_of_groups(group: object, count_rows: Callable[[], int | None]) -> Int64:
+    """Return the query of each row where rows of a query follow each other; int64, shape (rows,).
+
+    Parameters
+    ----------
+    group : sequence of int
+        Rows of each query, in the order of the rows.
+    count_rows : Callable
+        Returns the number of rows in all, or None where only computing would tell.
+
+    Raises
+    ------
+    ParameterError
+        What is no sequence of whole numbers of at least 0; rows whose number is not known.
+    DataError
+        Sizes that do not sum to the number of rows.
+    """
+    sizes = np.asarray(group)
+    if len(sizes.shape) != 1 or not (np.issubdtype(sizes.dtype, np.integer) or not len(sizes)) or (sizes < 0).any():
+        raise ParameterError(
+            f"group={shown(group)} must be a sequence of the numbers of rows of each query, whole and at least 0; to "
+            "name the query of each row use qid"
+        )
+    n_rows, total = count_rows(), int(sizes.sum())
+    if n_rows is None:
+        raise ParameterError("group needs rows whose number is known; name the query of each row by qid instead")
+    if total != n_rows:
+        raise DataError(
+            f"group sums to {total} rows, but X has {n_rows}; give the number of rows of every query, in the order of "
+            "the rows"
+        )
+    return np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)

@@ -1,0 +1,93 @@
+"""Rows of a set by their queries: made once for a fit, as queries may lie in any order and cross chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float32, Float64, Int64, UInt64
+from daskboost.engine.row_groups import RowGroup
+from daskboost.errors import DataError
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class QueryRows:
+    """Rows that count, in the order of (query, global id); rows of weight 0 do not, as if there were none."""
+
+    order: Int64
+    """Places among the rows of all chunks, one after the other."""
+    begins: Int64
+    """Where each query begins in `order`, and where the last one ends; shape (queries + 1,)."""
+    label: Float32
+    """Labels in that order."""
+    weights: Float64
+    """Weight of each query, shape (queries,)."""
+
+    @classmethod
+    def of(cls, qid: Int64, label: Float32, weight: Float32 | None) -> QueryRows:
+        """Return the rows of chunks that lie one after the other, by increasing global id; arrays of shape (rows,).
+
+        Raises
+        ------
+        DataError
+            Rows of a query with different weights above 0.
+        """
+        counted = np.arange(len(qid)) if weight is None else np.flatnonzero(weight > 0)
+        order = counted[np.argsort(qid[counted], kind="stable")]
+        ordered = qid[order]
+        inner = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        begins = np.array([0, *inner.tolist(), len(order)] if len(order) else [0], np.int64)
+        own = np.ones(len(begins) - 1) if weight is None else weight[order[begins[:-1]]].astype(np.float64)
+        if weight is not None:
+            differing = np.flatnonzero(weight[order] != np.repeat(own, np.diff(begins)))
+            if len(differing):
+                at = int(differing[0])
+                first = int(begins[np.searchsorted(begins, at, side="right") - 1])
+                raise DataError(
+                    f"weight differs within a query: its row {order[first]} weighs {weight[order[first]]:g}, its row "
+                    f"{order[at]} {weight[order[at]]:g}. Ranking weighs queries: give all rows of one the same weight, "
+                    "or 0 to rows that shall not count."
+                )
+        return cls(order, begins, label[order], own)
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[RowGroup]) -> QueryRows:
+        """Return the rows of chunks; raises as `of`, and DataError where rows have no queries."""
+        if not groups:
+            return cls.of(np.empty(0, np.int64), np.empty(0, np.float32), None)
+        qid = [group.rows.qid for group in groups if group.rows.qid is not None]
+        weights = [group.rows.weight for group in groups if group.rows.weight is not None]
+        if len(qid) < len(groups):
+            raise DataError("rows have no queries; make the data set with qid")
+        return cls.of(_joined(qid), _joined([group.label for group in groups]), _joined(weights) if weights else None)
+
+    @property
+    def n_queries(self) -> int:
+        return len(self.weights)
+
+    def factors(self, *, by_weight: bool) -> Float64:
+        """Return what the gradients of each query are multiplied by: 1 on average over the queries, by their weights;
+        with `by_weight` false what is left of that without the query's own weight."""
+        total = math.fsum(self.weights.tolist())
+        norm = self.n_queries / total if total > 0 else 1.0
+        return self.weights * norm if by_weight else np.full(self.n_queries, norm)
+
+
+def global_ids(groups: Sequence[RowGroup]) -> UInt64:
+    """Return the global ids of the rows of chunks, one after the other; uint64, shape (rows,)."""
+    ids = [np.empty(0, np.uint64)]
+    for group in groups:
+        for rows, first_row in group.parts():
+            ids.append(np.arange(first_row, first_row + rows.stop - rows.start, dtype=np.uint64))
+    return np.concatenate(ids)
+
+
+def _joined(parts: Sequence[npt.NDArray[T]]) -> npt.NDArray[T]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

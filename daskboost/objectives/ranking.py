@@ -1,0 +1,218 @@
+"""Learning to rank: losses of pairs of rows of a query (LambdaMART), with the names and defaults of XGBoost 3.2.
+
+Gradients need the rows of a query together; `daskboost/devices/cpu/queries.py` computes them, from what `query_loss`
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+import numpy as np
+
+from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.dtypes import ArrayModule, Float32
+from daskboost.errors import DataError, ModelFormatError, ParameterError
+from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
+from daskboost.params import ON_SAMPLES, TrainParams, check_count, check_flag, shown, split_device
+
+if TYPE_CHECKING:
+    from daskboost.data.input.labels import LabelStats
+
+PAIR_METHODS = ("topk", "mean")
+NUM_PAIRS = {"topk": 32, "mean": 1}
+"""What `lambdarank_num_pair_per_sample` is where it is not given; XGBoost's."""
+NOT_SET = 2**32 - 1
+"""How XGBoost's files say that it is not given."""
+MOST_EXPONENTIAL_LABEL = 31
+"""Largest label whose exponential gain, 2**label - 1, XGBoost takes; gains beyond would hide those of all others."""
+
+
+@dataclass(frozen=True)
+class RankingObjective(Objective):
+    """What losses of pairs of rows share.
+
+    A pair of rows of a query with labels a > b and scores s, t adds ``w log(1 + exp(t - s))`` to the loss; w is what
+    the pair counts. Source: Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010.
+
+    Parameters
+    ----------
+    lambdarank_pair_method : {"topk", "mean"}
+        Which pairs: of each of the rows with the highest scores with all rows of lower scores, or some drawn for each
+        row, with rows of other labels.
+    lambdarank_num_pair_per_sample : int, optional
+        How many rows of highest scores, by default 32, or how many pairs are drawn for each row, by default 1.
+    lambdarank_normalization : bool, default True
+        Whether the gradients of a query are multiplied by ``log2(1 + s) / s``, s being twice the sum of the sizes of
+        its pairs' gradients, or divided by the number of pairs drawn for each row.
+    lambdarank_score_normalization : bool, default True
+        Whether w is divided by ``|s - t| + 0.01``, unless all scores of the query are equal.
+    ndcg_exp_gain : bool, default True
+        Whether the gain of a label is ``2**label - 1``, rather than the label.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("label", "qid")
+    section: ClassVar[str] = "lambdarank_param"
+    base_score_rule: ClassVar[BaseScoreRule] = "constant"
+    base_score_constant: ClassVar[float] = 0.0
+    pair_weight: ClassVar[PairWeight]
+    """What a pair counts."""
+    metric_name: ClassVar[str] = "ndcg"
+    lambdarank_pair_method: str = "topk"
+    lambdarank_num_pair_per_sample: int | None = None
+    lambdarank_normalization: bool = True
+    lambdarank_score_normalization: bool = True
+    ndcg_exp_gain: bool = True
+
+    @property
+    def n_pairs(self) -> int:
+        """Return `lambdarank_num_pair_per_sample`, or what stands for it."""
+        return self.lambdarank_num_pair_per_sample or NUM_PAIRS[self.lambdarank_pair_method]
+
+    @property
+    def default_metric(self) -> str:
+        return f"{self.metric_name}@{self.n_pairs}" if self.lambdarank_pair_method == "topk" else self.metric_name
+
+    @property
+    def query_loss(self) -> QueryLoss:
+        is_top = self.lambdarank_pair_method == "topk"
+        return QueryLoss(
+            self.pair_weight, self.n_pairs if is_top else 0, 0 if is_top else self.n_pairs, self.ndcg_exp_gain,
+            self.lambdarank_normalization, self.lambdarank_score_normalization,
+        )  # fmt: skip
+
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> NoReturn:
+        """Refuse rows without their queries.
+
+        Raises
+        ------
+        DataError
+        """
+        raise DataError(f"gradients of objective {self.name!r} are those of queries: train it with qid")
+
+    def check_params(self, params: TrainParams) -> None:
+        """See `Objective.check_params`.
+
+        Raises
+        ------
+        ParameterError
+            Trees that grow on samples, whose rows are not whole queries; a GPU.
+        """
+        super().check_params(params)
+        if params.out_of_core in ON_SAMPLES:
+            raise ParameterError(
+                f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
+                "whole queries, not samples of rows; use out_of_core='exact'"
+            )
+        if split_device(params.device)[0] not in ("cpu", "auto"):
+            raise ParameterError(
+                f"device={params.device!r} does not go with objective={self.name!r}, whose gradients GPUs do not "
+                "compute yet; use device='cpu' or 'auto'"
+            )
+
+    def check_label_range(self, stats: LabelStats) -> None:
+        super().check_label_range(stats)
+        if stats.minimum < 0:
+            raise DataError(
+                f"label {stats.minimum:g} is out of range for objective {self.name!r}: labels are degrees of "
+                "relevance, at least 0; add a constant to them"
+            )
+
+    def parameters(self) -> dict[str, Any]:
+        return {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
+
+    def config(self) -> dict[str, Any]:
+        pairs = NOT_SET if self.lambdarank_num_pair_per_sample is None else self.lambdarank_num_pair_per_sample
+        return {"name": self.name, self.section: {
+            "lambdarank_bias_norm": "1",
+            "lambdarank_normalization": str(int(self.lambdarank_normalization)),
+            "lambdarank_num_pair_per_sample": str(pairs),
+            "lambdarank_pair_method": self.lambdarank_pair_method,
+            "lambdarank_score_normalization": str(int(self.lambdarank_score_normalization)),
+            "lambdarank_unbiased": "0",
+            "ndcg_exp_gain": str(int(self.ndcg_exp_gain)),
+        }}  # fmt: skip
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        method = params.get("lambdarank_pair_method") or "topk"
+        if method not in PAIR_METHODS:
+            raise ParameterError(
+                f"lambdarank_pair_method={shown(method)} must be one of {', '.join(map(repr, PAIR_METHODS))}"
+            )
+        pairs = params.get("lambdarank_num_pair_per_sample")
+        if pairs is not None:
+            check_count("lambdarank_num_pair_per_sample", pairs, least=1)
+        flags = {name: params.get(name, True) for name in FLAGS}
+        for name, value in flags.items():
+            check_flag(name, value)
+        return cls(method, None if pairs is None else int(pairs), **{name: bool(own) for name, own in flags.items()})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        found = config_section(config, cls.section)
+        try:
+            given: dict[str, Any] = {name: bool(int(found[name])) for name in FLAGS if name in found}
+            pairs = int(found.get("lambdarank_num_pair_per_sample", NOT_SET))
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(f"objective.{cls.section} of the model has a value that is no number") from error
+        given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
+        return cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
+
+
+FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
+
+
+@dataclass(frozen=True)
+class RankNdcg(RankingObjective):
+    """Pairs count how much the query's NDCG would change if both rows swapped their places."""
+
+    name: ClassVar[str] = "rank:ndcg"
+    pair_weight: ClassVar[PairWeight] = PairWeight.NDCG
+
+    def check_label_range(self, stats: LabelStats) -> None:
+        super().check_label_range(stats)
+        check_gains(f"objective {self.name!r}", stats, exponential=self.ndcg_exp_gain)
+
+
+@dataclass(frozen=True)
+class RankPairwise(RankingObjective):
+    """All pairs count the same."""
+
+    name: ClassVar[str] = "rank:pairwise"
+    pair_weight: ClassVar[PairWeight] = PairWeight.ONE
+
+
+@dataclass(frozen=True)
+class RankMap(RankingObjective):
+    """Pairs count how much the query's average precision would change if both rows swapped their places; labels are 0
+    or 1."""
+
+    name: ClassVar[str] = "rank:map"
+    pair_weight: ClassVar[PairWeight] = PairWeight.MAP
+    metric_name: ClassVar[str] = "map"
+
+    def check_label_range(self, stats: LabelStats) -> None:
+        super().check_label_range(stats)
+        if stats.maximum > 1 or not stats.all_integer:
+            raise DataError(
+                f"objective {self.name!r} needs labels 0 and 1, relevant or not, but the largest is {stats.maximum:g}; "
+                "mark relevant rows by 1, or use objective='rank:ndcg'"
+            )
+
+
+def check_gains(what: str, stats: LabelStats, *, exponential: bool) -> None:
+    """Refuse labels that have no gain: DataError with the option that takes them.
+
+    `what` : what messages say asks for gains.
+    """
+    if exponential and stats.minimum <= stats.maximum and (
+        stats.maximum > MOST_EXPONENTIAL_LABEL or not stats.all_integer
+    ):
+        value = f"label {stats.maximum:g}" if stats.maximum > MOST_EXPONENTIAL_LABEL else "labels that are not whole"
+        raise DataError(
+            f"{what} with the exponential gain 2**label - 1 takes whole labels up to {MOST_EXPONENTIAL_LABEL}, not "
+            f"{value}; set ndcg_exp_gain=False, with which the label is the gain"
+        )

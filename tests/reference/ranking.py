@@ -1,0 +1,114 @@
+"""Gradients and metrics of rankings, query by query and pair by pair, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.dtypes import Float64
+from daskboost.hashing import draws
+
+
+def ranking_gradients(
+    loss: QueryLoss, qid: Any, label: Any, margin: Any, weight: Any = None, key: int = 0
+) -> tuple[Float64, Float64]:
+    """Return g and h of rows of any order; rows of weight 0 are of no query. `key` : that of the round's draws."""
+    g, h = np.zeros(len(label)), np.zeros(len(label))
+    counted = np.ones(len(label), bool) if weight is None else np.asarray(weight) > 0
+    queries = [np.flatnonzero((qid == query) & counted) for query in np.unique(qid[counted])]
+    own = [1.0 if weight is None else float(weight[rows[0]]) for rows in queries]
+    for rows, of_query in zip(queries, own, strict=True):
+        found = np.array(query_gradients(loss, label[rows], margin[rows], rows, key))
+        g[rows], h[rows] = found * of_query * len(queries) / sum(own)
+    return g, h
+
+
+def query_gradients(loss: QueryLoss, label: Any, margin: Any, rows: Any, key: int) -> tuple[Float64, Float64]:
+    """Return g and h of the rows of one query."""
+    n = len(label)
+    order = sorted(range(n), key=lambda i: (-margin[i], i))
+    g, h, sizes = np.zeros(n), np.zeros(n), 0.0
+    for a, b in pairs(loss, [float(label[i]) for i in order], [int(rows[i]) for i in order], key):
+        if label[order[a]] == label[order[b]]:
+            continue
+        high, low = (a, b) if label[order[a]] > label[order[b]] else (b, a)
+        difference = float(margin[order[high]]) - float(margin[order[low]])
+        change = abs(metric_change(loss, [float(label[i]) for i in order], a, b))
+        if loss.by_score and margin[order[0]] != margin[order[-1]]:
+            change /= abs(difference) + 0.01
+        chance = 1 / (1 + math.exp(-difference))
+        g[order[high]] -= (1 - chance) * change
+        g[order[low]] += (1 - chance) * change
+        h[[order[high], order[low]]] += 2 * max(chance * (1 - chance), 1e-16) * change
+        sizes += 2 * (1 - chance) * change
+    if loss.normalized and loss.drawn:
+        g, h = g / loss.drawn, h / loss.drawn
+    elif loss.normalized and sizes > 0:
+        g, h = g * math.log2(1 + sizes) / sizes, h * math.log2(1 + sizes) / sizes
+    return g, h
+
+
+def pairs(loss: QueryLoss, labels: Sequence[float], ids: Sequence[int], key: int) -> Iterator[tuple[int, int]]:
+    """Yield the places of each pair; labels and ids are by place."""
+    n = len(labels)
+    if loss.top:
+        yield from ((a, b) for a in range(min(loss.top, n)) for b in range(a + 1, n))
+        return
+    by_label = sorted(range(n), key=lambda place: (-labels[place], place))
+    for place in by_label:
+        others = [other for other in by_label if labels[other] != labels[place]]
+        first = draws(np.uint64(key), np.array([ids[place]], np.uint64))[0]
+        for draw in range(loss.drawn if others else 0):
+            bits = int(draws(first, np.array([draw], np.uint64))[0])
+            yield place, others[(bits >> 32) * len(others) >> 32]
+
+
+def metric_change(loss: QueryLoss, labels: Sequence[float], a: int, b: int) -> float:
+    """Return how much the loss's metric changes if the rows at two places swap them."""
+    if loss.weight == PairWeight.ONE:
+        return 1.0
+    swapped = list(labels)
+    swapped[a], swapped[b] = labels[b], labels[a]
+    if loss.weight == PairWeight.MAP:
+        return average_precision(swapped, len(labels)) - average_precision(labels, len(labels))
+    gains = dcg(swapped, len(labels), loss.exponential) - dcg(labels, len(labels), loss.exponential)
+    return gains / dcg(sorted(labels, reverse=True), loss.top or len(labels), loss.exponential)
+
+
+def dcg(labels: Sequence[float], top: int, exponential: bool) -> float:
+    """Return the discounted gains of the first `top` labels of a ranking."""
+    gains = [2.0**label - 1 if exponential else label for label in labels]
+    return sum(gain / math.log2(place + 2) for place, gain in enumerate(gains[:top]))
+
+
+def average_precision(labels: Sequence[float], top: int) -> float:
+    """Return the mean, over the relevant rows, of the share of relevant rows down to each, of the first `top`."""
+    hits = [place for place, label in enumerate(labels) if label > 0]
+    found = [(number + 1) / (place + 1) for number, place in enumerate(hits) if place < top]
+    return sum(found) / min(len(hits), top)
+
+
+def ranking_metric(name: str, top: int, minus: bool, exponential: bool, queries: Sequence[tuple[Any, Any, float]]
+                   ) -> float:  # fmt: skip
+    """Return the weighted mean over queries, (label, score, weight) each, whose rows of equal scores stay in order."""
+    values = []
+    for label, score, _ in queries:
+        ranked = [float(label[i]) for i in sorted(range(len(label)), key=lambda i: (-score[i], i))]
+        k = top or len(ranked)
+        hits = [place for place, own in enumerate(ranked) if own > 0]
+        if not hits:
+            values.append(1.0 if name in ("ndcg", "map") and not minus else 0.0)
+        elif name == "ndcg":
+            values.append(dcg(ranked, k, exponential) / dcg(sorted(ranked, reverse=True), k, exponential))
+        elif name == "map":
+            values.append(average_precision(ranked, k))
+        elif name == "pre":
+            values.append(sum(place < k for place in hits) / min(k, len(ranked)))
+        else:
+            values.append(1 / (hits[0] + 1) if hits[0] < k else 0.0)
+    weights = [weight for _, _, weight in queries]
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
