@@ -26,6 +26,13 @@ def xgboost_matrix(
     )  # fmt: skip
 
 
+def xgboost_query_matrix(x: Matrix, y: Vector, qid: npt.NDArray[np.int32]) -> Any:
+    """XGBoost's quantized matrix of rows of queries, which follow one another."""
+    import xgboost
+
+    return xgboost.QuantileDMatrix(x, y, qid=qid, max_bin=256, nthread=threads())
+
+
 def xgboost_streamed(blocks: Iterable[tuple[Matrix, Vector]], *, max_bin: int, host_ratio: float, page_bytes: int,
                      folder: str, device: str) -> Any:  # fmt: skip
     """XGBoost's external memory: quantized pages of blocks that are made anew whenever it reads them.

@@ -1,0 +1,42 @@
+"""The benchmark of ranking on GPUs, rehearsed on few rows of a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import ndcg_score
+
+from benchmarks.gpu_ranking import Config, main, ndcg, no_worse, rows, sizes
+from benchmarks.harness import Run
+
+
+def test_queries_have_all_rows_and_differ() -> None:
+    found = sizes(Config(n_rows=5000, n_queries=300))
+    assert found.sum() == 5000 and found.min() >= 1 and found.max() > 2 * np.median(found)
+    x, y, qid = rows(Config(n_rows=5000, n_queries=300, n_features=6, device="cpu"))
+    np.testing.assert_array_equal(np.bincount(qid), found)
+    assert x.shape == (5000, 6) and np.unique(y).tolist() == [0, 1, 2, 3, 4]
+    assert np.unique(rows(Config("rank:map", 5000, 6, 300, device="cpu"))[1]).tolist() == [0, 1]
+
+
+def test_ndcg_is_that_of_scikit_learn(rng: np.random.Generator) -> None:
+    qid = np.repeat(np.arange(20), rng.integers(2, 40, 20)).astype(np.int32)
+    grades = rng.integers(0, 4, len(qid)).astype(np.float32)
+    margins = rng.normal(size=len(qid))
+    expected = [
+        ndcg_score([2.0 ** grades[qid == query] - 1], [margins[qid == query]], k=10)
+        for query in range(20) if grades[qid == query].any()
+    ]  # fmt: skip
+    assert ndcg(grades, margins, qid) == pytest.approx(np.mean(expected))
+
+
+def test_a_tree_is_timed_and_a_worse_ranking_is_told(tmp_path: Path) -> None:
+    main(["--device", "cpu", "--rows", "3000", "--queries", "40", "--features", "6", "--trees", "5", "--repeats", "1",
+          "--contenders", "daskboost", "--objectives", "rank:ndcg", "--results", str(tmp_path)])  # fmt: skip
+    (row,) = map(json.loads, (tmp_path / "gpu_ranking.jsonl").read_text().splitlines())
+    assert row["answer"]["ndcg"] > 0.4
+    with pytest.raises(AssertionError, match="lower"):
+        no_worse({"daskboost": Run(1.0, {"ndcg": 0.5}), "xgboost": Run(1.0, {"ndcg": 0.51})})
