@@ -222,6 +222,26 @@ class Encoder:
         return features.values
 
     @property
+    def n_pieces(self) -> int:
+        """See `Parted`: what columns and pairs share, then the encoder of each."""
+        return 1 + len(self.encoders) + len(self.pairs)
+
+    def piece(self, number: int) -> object:
+        """See `Parted`."""
+        return (replace(self, encoders=(), pairs=()), *self.encoders, *self.pairs)[number]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[object]) -> Encoder:
+        """See `Parted`."""
+        shared, *each = pieces
+        assert isinstance(shared, Encoder)
+        columns, pairs = each[: len(shared.columns.kinds)], each[len(shared.columns.kinds) :]
+        return replace(
+            shared, encoders=tuple(own if isinstance(own, ColumnEncoder) else None for own in columns),
+            pairs=tuple(own for own in pairs if isinstance(own, PairEncoder)),
+        )  # fmt: skip
+
+    @property
     def parts(self) -> dict[str, Any]:
         """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
         that one after the other can be written, as plain values of millions of levels take much memory."""
