@@ -13,19 +13,29 @@ import logging
 import secrets
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
+from daskboost.cluster.balance import balanced_owners, chosen_workers, host_of, readers_among
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_exchange import Given, exchange
 from daskboost.cluster.dask_kept import fetched, keep, kept, made, new_name, told
 from daskboost.cluster.dask_plugins import ensure_worker_plugin
-from daskboost.cluster.dask_sums import LOST, Shares, Told, fold_partition, part_of_sketch, search_on, tell
+from daskboost.cluster.dask_sums import (
+    LOST,
+    Shares,
+    Told,
+    fold_partition,
+    part_of_sketch,
+    search_on,
+    tell,
+    told_threads,
+)
 from daskboost.cluster.dask_tasks import (
     call_on_workers,
     compute,
@@ -87,13 +97,21 @@ class ClusterRunner:
 
     @property
     def threads(self) -> int:
-        """See `Runner.threads`: partitions are read side by side."""
-        return 1
+        """See `Runner.threads`: Dask has a worker read as many partitions at a time as it has threads."""
+        return min(own // n_tasks for own, n_tasks in self._threads)
 
     @property
     def threads_alone(self) -> int:
         """See `Runner.threads_alone`."""
-        return 1
+        return min(own for own, _ in self._threads)
+
+    @cached_property
+    def _threads(self) -> list[tuple[int, int]]:
+        """Threads of each worker, idle cores among them, and how many of these are Dask's."""
+        workers = on_loop(self.client, workers_of(self.client))
+        neighbours = Counter(map(host_of, workers))
+        told = call_on_workers(self.client, told_threads, (neighbours,), workers, "looking for idle cores")
+        return list(on_loop(self.client, told).values()) or [(1, 1)]
 
     def check_spill_directory(self, path: Path | None) -> None:
         """Refuse a directory that a worker cannot write to, before anything is read."""
