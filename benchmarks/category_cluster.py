@@ -45,7 +45,7 @@ class Config:
     threads: int = 1
     """Cores of each worker."""
     device: str = "cuda"
-    repeats: int = 3
+    repeats: int = 2
 
 
 def make_block(first: int, n_rows: int) -> Any:
@@ -59,15 +59,24 @@ def make_block(first: int, n_rows: int) -> Any:
     return frame.assign(**{LABEL: np.concatenate([y for _, y in parts])})
 
 
-def collection(config: Config) -> Any:
-    """The rows as a Dask frame whose partitions the workers make; as many on each of the largest number of workers."""
+def persisted(config: Config, client: Any) -> Any:
+    """The rows as a Dask frame that lies on a cluster's workers, as many blocks on each, in order."""
     import dask.dataframe as dd
+    from distributed import wait
 
-    most = max(config.workers)
-    n_blocks = -(-config.n_rows // config.block_rows // most) * most
-    edges = [config.n_rows * block // n_blocks for block in range(n_blocks + 1)]
-    sizes = np.diff(edges).tolist()
-    return dd.from_map(make_block, edges[:-1], sizes, meta=make_block(0, MAKING_THREADS).iloc[:0])
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    each = -(-config.n_rows // config.block_rows // max(config.workers)) * max(config.workers) // len(workers)
+    edges = [config.n_rows * block // (each * len(workers)) for block in range(each * len(workers) + 1)]
+    futures = []
+    for number, worker in enumerate(workers):
+        own = edges[number * each : (number + 1) * each + 1]
+        futures += client.map(make_block, own[:-1], np.diff(own).tolist(), workers=[worker], pure=False)
+    meta = make_block(0, MAKING_THREADS).iloc[:0]
+    with client.as_current():
+        wait(futures)
+        rows = client.persist(dd.from_delayed(futures, meta=meta, verify_meta=False))
+        wait(rows)
+    return rows
 
 
 def open_cluster(config: Config, n_workers: int, stack: ExitStack) -> Any:
@@ -142,22 +151,14 @@ def main(arguments: list[str] | None = None) -> None:
                       device=options.device, repeats=options.repeats)  # fmt: skip
     with ExitStack() as stack:
         clients = {n: open_cluster(of_case(), n, stack) for n in workers}
-        seconds, rows = timed(lambda: persisted(of_case(), clients))
+        make = partial(persisted, of_case())
+        with ThreadPoolExecutor(len(clients)) as pool:  # all clusters make theirs at the same time
+            seconds, made = timed(lambda: list(pool.map(make, clients.values())))
+        rows = dict(zip(clients, made, strict=True))
         print(f"{options.rows:,} rows made {len(workers)} times in {seconds:.1f} s", flush=True)
         for combined in map(int, options.combined.split(",")):
             config = of_case(max_ctr_complexity=combined)
             record("category_cluster", config, bench(config, clients, rows), options.results)
-
-
-def persisted(config: Config, clients: Mapping[int, Any]) -> dict[int, Any]:
-    """Rows in the memory of each cluster's workers."""
-    from distributed import wait
-
-    rows = {n: client.persist(collection(config)) for n, client in clients.items()}
-    for n, client in clients.items():
-        with client.as_current():
-            wait(rows[n])
-    return rows
 
 
 if __name__ == "__main__":

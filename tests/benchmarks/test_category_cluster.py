@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from benchmarks import category_cluster, category_rows
-from benchmarks.category_cluster import LABEL, Config, collection, main, make_block
+from benchmarks.category_cluster import LABEL, Config, main, make_block, persisted
 
 
 def test_blocks_are_parts_of_the_same_rows() -> None:
@@ -20,9 +21,21 @@ def test_blocks_are_parts_of_the_same_rows() -> None:
     block = make_block(30, 60)
     np.testing.assert_array_equal(block[names], whole.iloc[30:][names])
     np.testing.assert_array_equal(block[LABEL], y[30:])
-    for workers, n_blocks in (((1,), 3), ((1, 2), 4)):
-        rows = collection(Config(n_rows=90, block_rows=40, workers=workers))
-        assert rows.npartitions == n_blocks and rows.columns.tolist() == [*names, LABEL]
+
+
+def test_workers_have_as_many_blocks() -> None:
+    whole, y = category_rows.rows(90)
+    for workers, n_workers, n_blocks in (((1,), 1, 3), ((1, 2), 1, 4), ((1, 2), 2, 4)):
+        config = Config(n_rows=90, block_rows=40, workers=workers)
+        with ExitStack() as stack:
+            client = workers_of_this_process(config, n_workers, stack)
+            rows = persisted(config, client)
+            assert rows.npartitions == n_blocks and rows.columns.tolist() == [*category_rows.CATEGORIES, LABEL]
+            owners = Counter(worker for own in client.who_has(rows).values() for worker in own)
+            assert list(owners.values()) == [n_blocks // n_workers] * n_workers
+            found = client.compute(rows).result()
+            np.testing.assert_array_equal(found[LABEL], y)
+            np.testing.assert_array_equal(found["category_7"], whole["category_7"])
 
 
 def workers_of_this_process(config: Config, n_workers: int, stack: ExitStack) -> Any:
