@@ -38,7 +38,9 @@ def test_workers_have_as_many_blocks() -> None:
 
 def workers_of_this_process(config: Config, n_workers: int, stack: ExitStack) -> Any:
     """A cluster that begins at once, in place of processes."""
-    cluster = LocalCluster(n_workers=n_workers, threads_per_worker=config.threads, processes=False, dashboard_address=":0")
+    cluster = LocalCluster(
+        n_workers=n_workers, threads_per_worker=config.threads, processes=False, dashboard_address=":0"
+    )  # fmt: skip
     return stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
 
 
