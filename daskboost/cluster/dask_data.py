@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.balance import balanced_owners, chosen_workers, host_of, readers_among
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_exchange import Given, exchange
-from daskboost.cluster.dask_kept import fetched, keep, kept, made, new_name, told
+from daskboost.cluster.dask_kept import fetched, keep, kept, made, new_name, sent, told
 from daskboost.cluster.dask_plugins import ensure_worker_plugin
 from daskboost.cluster.dask_sums import (
     LOST,
@@ -212,6 +212,10 @@ class ClusterRunner:
     def fetched(self, held: Held[P]) -> P:
         """See `Runner.fetched`."""
         return fetched(self.client, held)
+
+    def sent(self, value: P) -> Held[P]:
+        """See `Runner.sent`."""
+        return sent(self.client, value)
 
     def quantize(
         self,

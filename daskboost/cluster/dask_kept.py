@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_exchange import asked
 from daskboost.cluster.dask_plugins import ensure_worker_plugin, worker_host
-from daskboost.cluster.dask_tasks import drop, drop_later
+from daskboost.cluster.dask_tasks import drop, drop_later, workers_of
 from daskboost.cluster.dask_watch import heard, on_loop, result_of
 from daskboost.data.input.held import Held, Parted, PartOf, T_co
 from daskboost.errors import WorkerLostError
@@ -36,6 +36,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 VALUE = "value"
 """Under which a worker keeps a value, of a data set of the value's name."""
+LOAD_BYTES = 1 << 25
+"""Bytes of pieces that travel together: scheduler and client hold them twice for a moment."""
 GONE = "a worker was lost that kept what categories were counted; call again"
 
 _on: ContextVar[Worker | None] = ContextVar("daskboost_worker", default=None)
@@ -103,9 +105,47 @@ def told(client: Client, held: Held[T], function: Callable[[T], R]) -> R:
 
 
 def fetched(client: Client, held: Held[P]) -> P:
-    """Return a value, piece by piece."""
-    kind, n_pieces = told(client, held, _kind_of)
-    return kind.joined([told(client, held, methodcaller("piece", number)) for number in range(n_pieces)])
+    """Return a value, some pieces at a time."""
+    kind, sizes = told(client, held, _kind_of)
+    parts = [told(client, held, methodcaller("pieces", numbers)) for numbers in _loads(sizes)]
+    return kind.joined([piece for part in parts for piece in part])
+
+
+def sent(client: Client, value: P) -> KeptValue[P]:
+    """Have a worker keep a value of this process, which goes there as arguments of Dask's calls do, some pieces at a
+    time."""
+    name, owner = new_name(), min(on_loop(client, workers_of(client)))
+    taken: KeptValue[Pieces] = kept(client, name, owner)
+    for numbers in _loads(value.sizes):
+        run_on(client, {owner: partial(_take, name=name, part=value.pieces(numbers))})
+    return made(client, partial(_whole, kind=type(value)), taken)
+
+
+def _loads(sizes: Sequence[int]) -> list[range]:
+    """Return neighbouring pieces of such sizes that travel together."""
+    loads, first, n_bytes = list[range](), 0, 0
+    for number, size in enumerate(sizes):
+        n_bytes += size
+        if n_bytes >= LOAD_BYTES or number == len(sizes) - 1:
+            loads.append(range(first, number + 1))
+            first, n_bytes = number + 1, 0
+    return loads
+
+
+@dataclass
+class Pieces:
+    """Pieces of a value that is on its way."""
+
+    pieces: list[object]
+
+
+def _take(worker: Worker, name: str, part: Sequence[object]) -> None:
+    taken = worker_host(worker).shards.made(name, VALUE, lambda: Pieces([]))
+    taken.pieces.extend(part)
+
+
+def _whole(taken: Pieces, kind: type[P]) -> P:
+    return kind.joined(taken.pieces)
 
 
 def owner_of(held: Held[object]) -> str:
@@ -142,8 +182,8 @@ def _tell(worker: Worker, function: Callable[[T], R], held: Held[T]) -> R:
     return function(held.value())
 
 
-def _kind_of(value: P) -> tuple[type[P], int]:
-    return type(value), value.n_pieces
+def _kind_of(value: P) -> tuple[type[P], Sequence[int]]:
+    return type(value), value.sizes
 
 
 def ask(own: Worker, other: str, function: Callable[..., object], *arguments: object) -> object:

@@ -190,6 +190,10 @@ class LocalRunner:
         """See `Runner.fetched`."""
         return held.value()
 
+    def sent(self, value: P) -> Held[P]:
+        """See `Runner.sent`."""
+        return Here(value)
+
 
 class LocalShards:
     """A data set's rows in this process, as one shard or several (several imitate a cluster)."""

@@ -337,10 +337,6 @@ class MadeFeatures:
     encoder: Encoder
     counts: KeptCounts | None = None
 
-    def spec(self, raw: ReadSpec) -> ReadSpec:
-        """Return what reads the features of rows."""
-        return replace(raw, schema=self.encoder.schema)
-
 
 @dataclass(frozen=True, eq=False)
 class EncoderOf:
@@ -389,8 +385,8 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         As `encodings_of`.
     """
     schema = source.schema
-    if schema.encoder is not None:
-        return source
+    if isinstance(schema.encoder, Encoder):
+        return _with_features(source, runner.sent(schema.encoder), schema, runner)
     words = encodings_of(options.encodings, schema)
     if not words:
         return source
@@ -428,7 +424,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             )
     encoder_of = EncoderOf(schema, words, target if TARGET in words else NO_TARGET, options.has_time)
     if TARGET not in words:
-        return _with_features(source, runner.made(encoder_of.plain, levels), runner)
+        return _encoded_by(source, runner.made(encoder_of.plain, levels), runner)
     first_rows = cuts_of(sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, sizes)
     counted = tuple(word == TARGET for word in words)
@@ -443,7 +439,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         kept = runner.made(attrgetter("kept"), runner.total(numbered, reader)[1])
         made = runner.made(encoder_of.by_folds, levels, kept)
         counts = [PartOf(made, attrgetter("counts"))] * len(first_rows)
-    return _with_features(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
+    return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
 
 
 def _fold_reader(found: FoundLevels, spec: ReadSpec, counted: tuple[bool, ...], pairs: tuple[Pair, ...], target: Target,
@@ -451,12 +447,21 @@ def _fold_reader(found: FoundLevels, spec: ReadSpec, counted: tuple[bool, ...], 
     return FoldReader(spec, found.of(counted), pairs, target, options)
 
 
-def _with_features(source: Source, made: Held[MadeFeatures], runner: Runner) -> Source:
+def _encoded_by(source: Source, made: Held[MadeFeatures], runner: Runner) -> Source:
     """Return the source with features that are made where its partitions are read; the model has a copy of what makes
     them."""
-    spec = replace(source.spec, threads=runner.threads_alone)
-    encoder = runner.fetched(PartOf(made, attrgetter("encoder")))
-    return source.with_schema(encoder.schema, PartOf(made, methodcaller("spec", spec)))
+    encoder = PartOf(made, attrgetter("encoder"))
+    return _with_features(source, encoder, runner.fetched(encoder).schema, runner)
+
+
+def _with_features(source: Source, encoder: Held[Encoder], schema: FeatureSchema, runner: Runner) -> Source:
+    """Return the source with features of this schema."""
+    raw = replace(source.spec, schema=schema.columns, threads=runner.threads_alone)
+    return source.with_schema(schema, PartOf(encoder, partial(_spec, raw=raw)))
+
+
+def _spec(encoder: Encoder, raw: ReadSpec) -> ReadSpec:
+    return replace(raw, schema=encoder.schema)
 
 
 def _say_pooled(names: Sequence[str], found: FoundColumns) -> None:

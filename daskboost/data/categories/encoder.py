@@ -222,13 +222,14 @@ class Encoder:
         return features.values
 
     @property
-    def n_pieces(self) -> int:
-        """See `Parted`: what columns and pairs share, then the encoder of each."""
-        return 1 + len(self.encoders) + len(self.pairs)
-
-    def piece(self, number: int) -> object:
+    def sizes(self) -> list[int]:
         """See `Parted`."""
-        return (replace(self, encoders=(), pairs=()), *self.encoders, *self.pairs)[number]
+        return [0, *(0 if own is None else own.nbytes for own in self.encoders), *(own.nbytes for own in self.pairs)]
+
+    def pieces(self, numbers: range) -> list[object]:
+        """See `Parted`: what columns and pairs share, then the encoder of each."""
+        each = replace(self, encoders=(), pairs=()), *self.encoders, *self.pairs
+        return [each[number] for number in numbers]
 
     @classmethod
     def joined(cls, pieces: Sequence[object]) -> Encoder:

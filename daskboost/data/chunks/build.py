@@ -116,6 +116,10 @@ class Runner(Protocol):
         """A value, in this process."""
         ...
 
+    def sent(self, value: P) -> Held[P]:
+        """What stands for a value of this process."""
+        ...
+
 
 @dataclass(frozen=True)
 class DatasetInfo:

@@ -54,10 +54,12 @@ class Parted(Protocol):
     """A large value that travels piece by piece, so that few bytes of it are on their way at a time."""
 
     @property
-    def n_pieces(self) -> int: ...
+    def sizes(self) -> Sequence[int]:
+        """Return about how many bytes each piece has."""
+        ...
 
-    def piece(self, number: int) -> object:
-        """Return one of the pieces."""
+    def pieces(self, numbers: range) -> list[object]:
+        """Return some of the pieces."""
         ...
 
     @classmethod
