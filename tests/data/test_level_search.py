@@ -87,6 +87,20 @@ def test_few_reads_find_the_levels_of_many(most: int, rng: np.random.Generator) 
     assert abs(found.n_pooled_levels / wanted.n_pooled_levels - 1) < 0.2, "an estimate"
 
 
+def test_any_of_the_columns_is_read_again(rng: np.random.Generator) -> None:
+    many = [(3000 * rng.random(2000) ** 2).astype(np.int64) for _ in range(2)]
+    columns = [Columns([[1, 2, 2]]), Columns([many[0]]), Columns([["a", "b"]]), Columns([many[1]])]
+    rooms = [LevelRoom(9), LevelRoom(100), LevelRoom(9), LevelRoom(50)]
+    search = ColumnSearch([own.total(600 * LEVEL) for own in columns], rooms, 2000 * LEVEL)
+    assert search.n_open == 2
+    while search.n_open:
+        each = zip(columns, search.next(), strict=True)
+        search.take([own.total(search.room, choice) for own, choice in each if choice is not None])
+    for own, room, found in zip(columns, rooms, search.levels, strict=True):
+        wanted = Levels.kept(LevelCounts.of(own.parts[0], "x"), room)
+        assert found.values.plain == wanted.values.plain and found.counts.tolist() == wanted.counts.tolist()
+
+
 def test_room_ends_by_bytes_too(rng: np.random.Generator) -> None:
     values = [f"{'long ' * (number % 7)}{number}" for number in (300 * rng.random(3000) ** 2).astype(int)]
     counts = LevelCounts.of(values, "x")
