@@ -75,7 +75,7 @@ class WorkerShards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._making = threading.Lock()
+        self._making: dict[str, dict[Hashable, threading.Lock]] = {}
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
         self.ram_use = RamUse()
@@ -100,7 +100,9 @@ class WorkerShards:
 
     def made(self, dataset: str, key: Hashable, make: Callable[[], T]) -> T:
         """Return a part, which is made and kept for the first who asks: a worker may run several tasks at a time."""
-        with self._making:
+        with self._lock:
+            making = self._making.setdefault(dataset, {}).setdefault(key, threading.Lock())
+        with making:
             found: T | None = self.parts(dataset).get(key)
             if found is None:
                 found = make()
@@ -116,6 +118,7 @@ class WorkerShards:
         """Forget a data set, and call `close()` on those of its parts that have it."""
         with self._lock:
             parts = self._parts.pop(dataset, {})
+            self._making.pop(dataset, None)
             if dataset not in self._dropped:
                 self._dropped.append(dataset)
         for part in parts.values():

@@ -12,6 +12,7 @@ runs one call at a time. (Beside it, one task may run that holds the worker's re
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -74,10 +75,14 @@ async def places_of(
         client.scheduler.who_has(keys=list(wanted)), client.scheduler.identity(n_workers=0)
     )
     places: list[str | None] = []
+    n_tasks: Counter[str] = Counter()
     for number, names in enumerate(read):
         common = set[str].intersection(*(set(has.get(name, ())) for name in names)) if names else set[str]()
-        own = min(common, default=None) if owners is None else owners[number]
+        # Dask may have copied some partitions: of the workers that have one, that is called which has fewest so far.
+        least = min(common, key=lambda worker: (n_tasks[worker], worker), default=None)
+        own = least if owners is None else owners[number]
         places.append(own if own in common else None)
+        n_tasks.update([own] if own in common else [])
     if owners is None and len({*places} - {None}) < min(found["n_workers"], len(keys)):
         return [None] * len(keys)
     return places

@@ -8,36 +8,48 @@ Workers that have partitions in their memory are called without tasks (`dask_cal
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import secrets
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.cluster.balance import balanced_owners, chosen_workers, readers_among
+from daskboost.cluster.balance import balanced_owners, chosen_workers, host_of, readers_among
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_exchange import Given, exchange
-from daskboost.cluster.dask_sums import LOST, Shares, Told, fold_partition, part_of_sketch, search_on, tell
+from daskboost.cluster.dask_kept import fetched, keep, kept, made, new_name, sent, told
+from daskboost.cluster.dask_plugins import ensure_worker_plugin
+from daskboost.cluster.dask_sums import (
+    LOST,
+    Shares,
+    Told,
+    fold_partition,
+    part_of_sketch,
+    search_on,
+    tell,
+    told_threads,
+)
 from daskboost.cluster.dask_tasks import (
     call_on_workers,
     compute,
     drop,
+    drop_later,
     submit,
     submit_and_end,
     workers_of,
 )
 from daskboost.cluster.dask_totals import summed
-from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
+from daskboost.cluster.dask_watch import WorkerSilentError, is_on_loop, on_loop
 from daskboost.data.categories.orders import EarlierCounts
 from daskboost.data.categories.pairs import CategoryCounts
-from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -45,9 +57,10 @@ from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.cuts.cut_search import answer_of_all
+from daskboost.data.input.held import Held
 from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_columns import RowBatch
-from daskboost.data.input.source import Reader, Source
+from daskboost.data.input.source import AnyReader, Source
 from daskboost.data.saved.manifest import ChunkRecord, check_stats
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.saved.subset import selected_stats
@@ -61,7 +74,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-S = TypeVar("S")
 T = TypeVar("T")
 LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
@@ -85,8 +97,21 @@ class ClusterRunner:
 
     @property
     def threads(self) -> int:
-        """See `Runner.threads`: partitions are read side by side."""
-        return 1
+        """See `Runner.threads`: Dask has a worker read as many partitions at a time as it has threads."""
+        return min(own // n_tasks for own, n_tasks in self._threads)
+
+    @property
+    def threads_alone(self) -> int:
+        """See `Runner.threads_alone`."""
+        return min(own for own, _ in self._threads)
+
+    @cached_property
+    def _threads(self) -> list[tuple[int, int]]:
+        """Threads of each worker, idle cores among them, and how many of these are Dask's."""
+        workers = on_loop(self.client, workers_of(self.client))
+        neighbours = Counter(map(host_of, workers))
+        told = call_on_workers(self.client, told_threads, (neighbours,), workers, "looking for idle cores")
+        return list(on_loop(self.client, told).values()) or [(1, 1)]
 
     def check_spill_directory(self, path: Path | None) -> None:
         """Refuse a directory that a worker cannot write to, before anything is read."""
@@ -149,30 +174,20 @@ class ClusterRunner:
 
         return compute(self.client, [delayed(function)(block) for block in blocks])
 
-    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
+    def total(self, source: Source, reader: AnyReader[A]) -> tuple[list[int], Held[A]]:
         """See `Runner.total`."""
-        return summed(self.client, source, reader, lambda total: compute(self.client, [total])[0])
+        return summed(self.client, source, reader)
 
-    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
-                   ) -> tuple[object, R]:  # fmt: skip
-        """See `Runner.kept_total`; it stays with a worker until nobody refers to what stands for it."""
-        from dask import delayed
-
-        def use(total: Delayed) -> tuple[Delayed, R]:
-            found = self.client.persist(delayed(kept, pure=False)(total))
-            return found, compute(self.client, [delayed(summary)(found)])[0]
-
-        return summed(self.client, source, reader, use)[1]
-
-    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
-                     ) -> tuple[Sequence[object], R]:  # fmt: skip
-        """See `Runner.kept_earlier`; workers keep them until nobody refers to what stands for them.
+    def earlier(self, source: Source, reader: AnyReader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                ) -> tuple[Sequence[object], Held[R]]:  # fmt: skip
+        """See `Runner.earlier`; workers keep them until nobody refers to what stands for them.
 
         Some partitions are added up in each task, then some of these sums, and so on up to the sum of all: then what
         came before each sum tells what came before each that it is made of, down to the partitions.
         """
         from dask import delayed
 
+        on_loop(self.client, ensure_worker_plugin(self.client))
         sums = _sums_of(source.delayed(reader))
         total = sums[-1][0]
         before = [delayed(EarlierCounts.of_first)(total)]
@@ -182,8 +197,25 @@ class ClusterRunner:
                 each for own, group in zip(before, groups, strict=True)
                 for each in delayed(EarlierCounts.before_each, nout=len(group))(own, group)
             ]  # fmt: skip
-        *kept, told = self.client.persist([*before, delayed(summary)(total)])
-        return kept, compute(self.client, [told])[0]
+        name = new_name()
+        *earlier, ended = self.client.persist([*before, delayed(keep, pure=False)(name, delayed(summary)(total))])
+        return earlier, kept(self.client, name, compute(self.client, [ended])[0])
+
+    def made(self, function: Callable[..., R], *held: Held[object]) -> Held[R]:
+        """See `Runner.made`."""
+        return made(self.client, function, *held)
+
+    def told(self, held: Held[T], function: Callable[[T], R]) -> R:
+        """See `Runner.told`."""
+        return told(self.client, held, function)
+
+    def fetched(self, held: Held[P]) -> P:
+        """See `Runner.fetched`."""
+        return fetched(self.client, held)
+
+    def sent(self, value: P) -> Held[P]:
+        """See `Runner.sent`."""
+        return sent(self.client, value)
 
     def quantize(
         self,
@@ -203,8 +235,9 @@ class ClusterRunner:
 
         def quantized(owners: list[str] | None) -> ClusterShards:
             name = f"data-{secrets.token_hex(8)}"
+            own = replace(info, schema=replace(info.schema, encoder=None))
             plan = QuantizePlan(
-                name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
+                name, own, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
                 largest_part(self._sizes, owners or self._readers),
             )  # fmt: skip
             try:
@@ -291,6 +324,7 @@ class QuantizePlan:
 
     name: str
     info: DatasetInfo
+    """Without what makes features, which may be large."""
     margin_of: MarginOf | None
     spill_directory: Path | None
     host_memory_limit: int | None
@@ -361,7 +395,7 @@ class ClusterShards:
     """Worker of each partition."""
 
     def __post_init__(self) -> None:
-        self._finalize = weakref.finalize(self, _drop_later, weakref.ref(self.client), self.name)
+        self._finalize = weakref.finalize(self, drop_later, weakref.ref(self.client), self.name)
 
     def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
         """Write all chunks' files, each worker its own; the directory must be on a file system that they share."""
@@ -383,16 +417,9 @@ class ClusterShards:
         if self._finalize.detach() is None or self.client.status != "running":
             return
         if is_on_loop(self.client):
-            _drop_later(weakref.ref(self.client), self.name)
+            drop_later(weakref.ref(self.client), self.name)
         else:
             on_loop(self.client, drop(self.client, self.name))
-
-
-def _drop_later(client_ref: Callable[[], Client | None], name: str) -> None:
-    """Drop a data set without waiting: one that is garbage-collected may be so in any thread."""
-    client = client_ref()
-    if client is not None and client.status == "running":
-        asyncio.run_coroutine_threadsafe(drop(client, name), event_loop(client))
 
 
 def chunk_budget(limit: int) -> int:

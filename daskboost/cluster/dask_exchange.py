@@ -100,24 +100,28 @@ async def _part_of(worker: str, given: Given, index: int, own: Worker) -> object
     if worker == own.address:
         return await asyncio.to_thread(given.part, worker_host(own).place, index)
     name = given.name if host_of(worker) == host_of(own.address) else ""
-    part = await _asked(worker, given, index, own, name)
+    part = await asked(own, worker, _give, given.part, index, name)
     if not isinstance(part, InRoom):
         return part
     taken = await asyncio.to_thread(_taken, part)
-    return await _asked(worker, given, index, own, "") if taken is None else taken[0]
+    return await asked(own, worker, _give, given.part, index, "") if taken is None else taken[0]
 
 
-async def _asked(worker: str, given: Given, index: int, own: Worker, name: str) -> object:
-    """Have another worker give its part."""
+async def asked(own: Worker, other: str, function: Callable[..., object], *arguments: object) -> object:
+    """Have another worker call a function of a module, with its worker; raise what that raised, as it was.
+
+    The coroutine is for the worker's own event loop.
+    """
     from distributed.core import clean_exception
     from distributed.protocol.pickle import dumps
 
-    answer = await own.rpc(worker).run(function=dumps(_give), args=dumps((given.part, index, name)))
+    answer = await own.rpc(other).run(function=dumps(function), args=dumps(arguments))
     if answer["status"] == "error":
         _, error, trace = clean_exception(**answer)
         assert error is not None
         raise error.with_traceback(trace)
-    return answer["result"]
+    found: object = answer["result"]
+    return found
 
 
 async def _give(part: Callable[[WorkerPlace, int], object], index: int, name: str, dask_worker: Worker) -> object:

@@ -10,7 +10,7 @@ The tables of what was counted are the largest there is besides the rows: 570 MB
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import cycle, islice
@@ -35,7 +35,7 @@ MOST_OWNERS = 32
 MOST_SHARES = 4
 """Shares of a worker, exchanged at the same time: while it searches in one, parts of others are written and come."""
 SEARCH_THREADS = 8
-"""Most threads of an owner, whatever Dask gives its worker: workers with a GPU mostly have one thread, and beside them
+"""Most threads of a worker, whatever Dask gives its worker: workers with a GPU mostly have one thread, and beside them
 lie idle cores, of which each worker of a host takes its share at most."""
 LOST = "a worker was lost while partitions were summarized, and with it what it had counted; call again"
 
@@ -77,10 +77,20 @@ class Shares:
 
     def threads(self, place: WorkerPlace, index: int) -> int:
         """Return the threads that make the cut points of a share, on its worker."""
-        from daskboost.devices.cpu.threads import usable_cores
+        return max(1, threads_of(place, self.neighbours[index]) // self.owners.count(self.owners[index]))
 
-        of_worker = max(place.n_threads, min(SEARCH_THREADS, usable_cores() // self.neighbours[index]))
-        return max(1, of_worker // self.owners.count(self.owners[index]))
+
+def threads_of(place: WorkerPlace, neighbours: int) -> int:
+    """Return the threads for a worker's work, one piece at a time, where so many workers share its host, itself among
+    them."""
+    from daskboost.devices.cpu.threads import usable_cores
+
+    return max(place.n_threads, min(SEARCH_THREADS, usable_cores() // neighbours))
+
+
+def told_threads(place: WorkerPlace, neighbours: Mapping[str, int]) -> tuple[int, int]:
+    """Return what `threads_of` does, and Dask's threads."""
+    return threads_of(place, neighbours[host_of(place.address)]), place.n_threads
 
 
 # What tasks and calls run on workers.

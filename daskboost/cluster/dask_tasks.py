@@ -21,7 +21,7 @@ from dask.optimization import cull
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_calls import Call, call, places_of, stop
 from daskboost.cluster.dask_plugins import RESOURCE, ensure_worker_plugin, worker_host
-from daskboost.cluster.dask_watch import clean_up, heard, on_loop
+from daskboost.cluster.dask_watch import clean_up, event_loop, heard, on_loop
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -61,6 +61,13 @@ async def drop(client: Client, *datasets: str) -> None:
     The coroutine is for the client's own event loop.
     """
     await clean_up(client, lambda: client.run(_drop, *datasets, on_error="ignore"))
+
+
+def drop_later(client_ref: Callable[[], Client | None], name: str) -> None:
+    """Drop a data set without waiting: one that is garbage-collected may be so in any thread."""
+    client = client_ref()
+    if client is not None and client.status == "running":
+        asyncio.run_coroutine_threadsafe(drop(client, name), event_loop(client))
 
 
 def _drop(*datasets: str, dask_worker: Worker) -> None:

@@ -11,26 +11,25 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import iadd
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
+from daskboost.cluster.dask_kept import KeptValue, ask, kept, new_name, put, run_on
 from daskboost.cluster.dask_plugins import ensure_worker_plugin, worker_host
 from daskboost.cluster.dask_sums import LOST
 from daskboost.cluster.dask_tasks import compute, drop
 from daskboost.cluster.dask_watch import WorkerSilentError, on_loop
 from daskboost.data.chunks.build import A
-from daskboost.data.input.source import Reader, Source
+from daskboost.data.input.held import value_of
+from daskboost.data.input.source import AnyReader, Source
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
-    from dask.delayed import Delayed
-    from distributed import Client
+    from distributed import Client, Worker
 
-R = TypeVar("R")
-T = TypeVar("T")
 SUM = "sum"
 """Under which a worker keeps its sum."""
 
@@ -54,7 +53,7 @@ class WorkerSum:
 class AddingReader(Generic[A]):
     """Reads a partition, and adds what another reader makes of it to the sum of the worker."""
 
-    reader: Reader[A]
+    reader: AnyReader[A]
     name: str
     """Under which workers keep their sums."""
 
@@ -63,68 +62,75 @@ class AddingReader(Generic[A]):
         from distributed import get_worker
 
         place, token = worker_host(get_worker()).place, secrets.token_hex(8)
-        part = self.reader.read(x, given, where=where)
+        part = value_of(self.reader).read(x, given, where=where)
         n_rows = part.n_rows  # of a part that is the first one, and grows
         place.shards.made(self.name, SUM, WorkerSum).add(token, part)
         return n_rows, place.address, token
 
 
-def _taken(name: str, tokens: frozenset[str]) -> object:
-    """Return the sum of the worker that runs this, which forgets it; WorkerLostError where it is of other partitions,
-    as it is if a worker was lost and others have read its partitions."""
-    from distributed import get_worker
-
-    shards = worker_host(get_worker()).place.shards
-    own: WorkerSum | None = shards.parts(name).get(SUM)
-    shards.drop(name)
-    if own is None or own.tokens != tokens:
-        raise WorkerLostError(LOST)
-    return own.total
-
-
-def summed(client: Client, source: Source, reader: Reader[Any], use: Callable[[Delayed], R]) -> tuple[list[int], R]:
-    """Return the rows of each partition, and what is made of the sum of what a reader makes of them; all is done once
-    more where a worker was lost.
-
-    `use` : takes the sum, which lies on a worker.
-    """
+def summed(client: Client, source: Source, reader: AnyReader[A]) -> tuple[list[int], KeptValue[A]]:
+    """Return the rows of each partition, and the sum of what a reader makes of them, which a worker keeps; all is done
+    once more where a worker was lost."""
     try:
-        return _summed(client, source, reader, use)
+        return _summed(client, source, reader)
     except WorkerSilentError:
         raise  # Dask believes it to be there, and would wait for it again
     except WorkerLostError:
-        return _summed(client, source, reader, use)
+        return _summed(client, source, reader)
 
 
-def _summed(client: Client, source: Source, reader: Reader[Any], use: Callable[[Delayed], R]) -> tuple[list[int], R]:
-    from dask import delayed
-
-    name = f"sum-{secrets.token_hex(8)}"
+def _summed(client: Client, source: Source, reader: AnyReader[A]) -> tuple[list[int], KeptValue[A]]:
+    name, value = f"sum-{secrets.token_hex(8)}", new_name()
     on_loop(client, ensure_worker_plugin(client))
     try:
         tokens: dict[str, frozenset[str]] = {}
         read = compute(client, source.delayed(AddingReader(reader, name)))
         for _, worker, token in read:
             tokens[worker] = tokens.get(worker, frozenset()) | {token}
-        taken = [
-            client.submit(_taken, name, tokens[worker], workers=[worker], allow_other_workers=False, pure=False)
-            for worker in sorted(tokens)
-        ]  # fmt: skip
-        found = use(_sum_of([delayed(_itself, pure=False)(own) for own in taken]))
-        return [n_rows for n_rows, _, _ in read], found
+        owner = _joined(client, name, tokens)
+        run_on(client, {owner: partial(_end, name=name, tokens=tokens[owner], value=value)})
+        return [n_rows for n_rows, _, _ in read], kept(client, value, owner)
     finally:
         on_loop(client, drop(client, name))
 
 
-def _itself(value: T) -> T:
-    return value
+def _joined(client: Client, name: str, tokens: dict[str, frozenset[str]]) -> str:
+    """Add up workers' sums, two at a time, so that no worker has to hold more; return the worker that has the last."""
+    workers = sorted(tokens)
+    while len(workers) > 1:
+        pairs = list(zip(workers[::2], workers[1::2], strict=False))
+        run_on(client, {
+            own: partial(_add, name=name, tokens=tokens[own], other=other, others=tokens[other]) for own, other in pairs
+        })  # fmt: skip
+        tokens.update((own, tokens[own] | tokens[other]) for own, other in pairs)
+        workers = workers[::2]
+    return workers[0]
 
 
-def _sum_of(parts: Sequence[Delayed]) -> Delayed:
-    """Return the sum of workers' sums, two at a time, so that no worker has to hold more."""
-    from dask import delayed
+def _add(worker: Worker, name: str, tokens: frozenset[str], other: str, others: frozenset[str]) -> None:
+    """Add the sum of another worker, which forgets it, to that of the worker that runs this."""
+    own = _sum_of(worker, name, tokens)
+    own.total = reduce(iadd, [own.total, ask(worker, other, _give, name, others)])
+    own.tokens |= others
 
-    added = delayed(partial(reduce, iadd), pure=False)
-    while len(parts) > 1:
-        parts = [added(list(parts[first : first + 2])) for first in range(0, len(parts), 2)]
-    return parts[0]
+
+def _give(name: str, tokens: frozenset[str], dask_worker: Worker) -> object:
+    total = _sum_of(dask_worker, name, tokens).total
+    worker_host(dask_worker).shards.drop(name)
+    return total
+
+
+def _end(worker: Worker, name: str, tokens: frozenset[str], value: str) -> None:
+    """Keep the sum as a value."""
+    shards = worker_host(worker).shards
+    put(shards, value, _sum_of(worker, name, tokens).total)
+    shards.drop(name)
+
+
+def _sum_of(worker: Worker, name: str, tokens: frozenset[str]) -> WorkerSum:
+    """Return a worker's sum; WorkerLostError where it is of other partitions, as it is if a worker was lost and others
+    have read its partitions."""
+    own: WorkerSum | None = worker_host(worker).shards.parts(name).get(SUM)
+    if own is None or own.tokens != tokens:
+        raise WorkerLostError(LOST)
+    return own

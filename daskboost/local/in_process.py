@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.data.categories.orders import EarlierCounts
 from daskboost.data.categories.pairs import CategoryCounts
-from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
@@ -24,10 +24,11 @@ from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.cuts.cut_search import find_cuts
 from daskboost.data.cuts.sketch import DataSketch
+from daskboost.data.input.held import Held, Here
 from daskboost.data.input.labels import LabelStats, computed
 from daskboost.data.input.row_batch import Features
 from daskboost.data.input.row_columns import RowBatch
-from daskboost.data.input.source import Reader, Source
+from daskboost.data.input.source import AnyReader, Source
 from daskboost.data.saved.subset import selected_stats
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
@@ -109,7 +110,6 @@ class SharedViews:
 
 
 R = TypeVar("R")
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -119,7 +119,7 @@ class LocalRunner:
     is_here = True
 
     def __init__(self, threads: int = 0) -> None:
-        self.threads = Threads(threads).count if threads <= 0 else threads
+        self.threads = self.threads_alone = Threads(threads).count if threads <= 0 else threads
         self._lent: RowBatch | None = None
         """Rows that lie on a GPU as they are, or were taken there whole: looked at once, and kept for the next read."""
 
@@ -160,7 +160,7 @@ class LocalRunner:
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
 
-    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
+    def total(self, source: Source, reader: AnyReader[A]) -> tuple[list[int], Held[A]]:
         """See `Runner.total`."""
         sizes: list[int] = []
 
@@ -169,20 +169,30 @@ class LocalRunner:
             return part
 
         total: A = reduce(iadd, map(sized, source.read_by(reader)))
-        return sizes, total
+        return sizes, Here(total)
 
-    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
-                   ) -> tuple[S, R]:  # fmt: skip
-        """See `Runner.kept_total`."""
-        found = kept(self.total(source, reader)[1])
-        return found, summary(found)
-
-    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
-                     ) -> tuple[Sequence[EarlierCounts], R]:  # fmt: skip
-        """See `Runner.kept_earlier`."""
+    def earlier(self, source: Source, reader: AnyReader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                ) -> tuple[Sequence[EarlierCounts], Held[R]]:  # fmt: skip
+        """See `Runner.earlier`."""
         parts = list(source.read_by(reader))
         total = reduce(add, parts)  # a new sum: the parts stay as they are
-        return EarlierCounts.of_first(total).before_each(parts), summary(total)
+        return EarlierCounts.of_first(total).before_each(parts), Here(summary(total))
+
+    def made(self, function: Callable[..., R], *held: Held[object]) -> Held[R]:
+        """See `Runner.made`."""
+        return Here(function(*(own.value() for own in held)))
+
+    def told(self, held: Held[T], function: Callable[[T], R]) -> R:
+        """See `Runner.told`."""
+        return function(held.value())
+
+    def fetched(self, held: Held[P]) -> P:
+        """See `Runner.fetched`."""
+        return held.value()
+
+    def sent(self, value: P) -> Held[P]:
+        """See `Runner.sent`."""
+        return Here(value)
 
 
 class LocalShards:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.dask_fixtures import all_freed, local_cluster
-from distributed import Client, get_worker
+from cluster.dask_fixtures import all_freed, eventually, local_cluster
+from distributed import Client, Worker, get_worker
 
 from daskboost.cluster import dask_totals
 from daskboost.cluster.dask_data import ClusterRunner
+from daskboost.cluster.dask_kept import run_on
 from daskboost.cluster.dask_plugins import worker_host
+from daskboost.data.input.held import Held
 from daskboost.data.input.source import Source, make_source
 from daskboost.errors import WorkerLostError
 
@@ -62,31 +66,37 @@ def numbered() -> Source:
 
 def test_sums_are_of_every_partition_once(client: Client) -> None:
     sizes, total = ClusterRunner(client).total(numbered(), SeenReader())
-    assert sorted(total.ids) == list(range(100)) and total.n_rows == sum(sizes) == 100 and len(sizes) == 9
-    kept, n_ids = ClusterRunner(client).kept_total(numbered(), SeenReader(), sorted_ids, len)
-    assert n_ids == 100
-    assert client.compute(kept).result() == list(range(100))
-    del kept
-    assert all_freed(client)
+    found = ids_of(client, total)
+    assert found == list(range(100)) and len(found) == sum(sizes) == 100 and len(sizes) == 9
+    del total
+    assert all_freed(client) and nothing_kept(client)
 
 
-def sorted_ids(seen: Seen) -> list[int]:
-    return sorted(seen.ids)
+def ids_of(client: Client, total: Held[Seen]) -> list[int]:
+    return sorted(ClusterRunner(client).told(total, attrgetter("ids")))
+
+
+def nothing_kept(client: Client) -> bool:
+    return eventually(lambda: not any(client.run(kept_names).values()), 10)
+
+
+def kept_names(dask_worker: Worker) -> list[str]:
+    return worker_host(dask_worker).shards.datasets()
 
 
 def test_a_sum_that_was_lost_is_made_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[Any] = []
     run = dask_totals._summed
 
-    def forgetful(client: Client, source: Source, reader: Any, use: Any) -> Any:
-        attempts.append(run(client, source, reader, use))
+    def forgetful(client: Client, source: Source, reader: Any) -> Any:
+        attempts.append(run(client, source, reader))
         if len(attempts) == 1:
             raise WorkerLostError("gone")
         return attempts[-1]
 
     monkeypatch.setattr(dask_totals, "_summed", forgetful)
     sizes, total = ClusterRunner(client).total(numbered(), SeenReader())
-    assert len(attempts) == 2 and sorted(total.ids) == list(range(100)) and sum(sizes) == 100
+    assert len(attempts) == 2 and ids_of(client, total) == list(range(100)) and sum(sizes) == 100
 
 
 def test_sums_of_other_partitions_are_refused(client: Client) -> None:
@@ -95,16 +105,21 @@ def test_sums_of_other_partitions_are_refused(client: Client) -> None:
         for token in tokens:
             shards.made(name, dask_totals.SUM, dask_totals.WorkerSum).add(token, [token])
 
-    worker = min(client.scheduler_info(n_workers=-1)["workers"])
+    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
     for name, tokens in (("more", ["a", "b"]), ("others", ["b"]), ("none", [])):
-        client.submit(added, name, tokens, workers=[worker], pure=False).result()
-        taken = client.submit(dask_totals._taken, name, frozenset(["a"]), workers=[worker], pure=False)
+        for worker in (first, second):
+            client.submit(added, name, tokens, workers=[worker], pure=False).result()
+        end = partial(dask_totals._end, name=name, tokens=frozenset(["a"]), value="end")
         with pytest.raises(WorkerLostError, match="call again"):
-            taken.result()
+            run_on(client, {first: end})
+        own = frozenset(tokens)
+        add = partial(dask_totals._add, name=name, tokens=own, other=second, others=frozenset(["a"]))
+        with pytest.raises(WorkerLostError, match="call again"):
+            run_on(client, {first: add})
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     with local_cluster(n_workers=2) as client:
         sizes, total = ClusterRunner(client).total(numbered(), SeenReader(str(tmp_path / "died")))
         assert (tmp_path / "died").exists()
-        assert sorted(total.ids) == list(range(100)) and sum(sizes) == 100
+        assert ids_of(client, total) == list(range(100)) and sum(sizes) == 100

@@ -20,7 +20,7 @@ from daskboost.data.categories.column_encoders import NATIVE, TARGET
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.level_rooms import LEAST_BYTES, LEVEL_BYTES, MOST_BYTES, bytes_within
-from daskboost.data.categories.level_search import BoundedLevels, CellChoice, LevelCells, found_levels
+from daskboost.data.categories.level_search import BoundedLevels, CellChoice, ColumnSearch, LevelCells
 from daskboost.data.categories.levels import LevelCounts, LevelRoom, Levels
 from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, DataTypeError
@@ -41,12 +41,12 @@ class Columns:
         total: BoundedLevels = functools.reduce(self._added, (pickle.loads(pickle.dumps(part)) for part in counted))
         return total
 
-    def read(self, choices: Sequence[CellChoice | None], room: int) -> list[BoundedLevels | None]:
-        self.n_reads += 1
-        return [None if choice is None else self.total(room, choice) for choice in choices]
-
     def kept(self, first_room: int, room: LevelRoom, later_room: int) -> Levels:
-        (levels,) = found_levels([self.total(first_room)], [room], later_room, self.read)
+        search = ColumnSearch([self.total(first_room)], [room], later_room)
+        while search.n_open:
+            self.n_reads += 1
+            search.take([self.total(search.room, choice) for choice in search.next()])
+        (levels,) = search.levels
         return levels
 
 
@@ -85,6 +85,20 @@ def test_few_reads_find_the_levels_of_many(most: int, rng: np.random.Generator) 
     wanted = Levels.kept(counts, LevelRoom(most))
     assert found.values.plain == wanted.values.plain and found.n_pooled_rows == wanted.n_pooled_rows
     assert abs(found.n_pooled_levels / wanted.n_pooled_levels - 1) < 0.2, "an estimate"
+
+
+def test_any_of_the_columns_is_read_again(rng: np.random.Generator) -> None:
+    many = [(3000 * rng.random(2000) ** 2).astype(np.int64) for _ in range(2)]
+    columns = [Columns([[1, 2, 2]]), Columns([many[0]]), Columns([["a", "b"]]), Columns([many[1]])]
+    rooms = [LevelRoom(9), LevelRoom(100), LevelRoom(9), LevelRoom(50)]
+    search = ColumnSearch([own.total(600 * LEVEL) for own in columns], rooms, 2000 * LEVEL)
+    assert search.n_open == 2
+    while search.n_open:
+        each = zip(columns, search.next(), strict=True)
+        search.take([own.total(search.room, choice) for own, choice in each if choice is not None])
+    for own, room, found in zip(columns, rooms, search.levels, strict=True):
+        wanted = Levels.kept(LevelCounts.of(own.parts[0], "x"), room)
+        assert found.values.plain == wanted.values.plain and found.counts.tolist() == wanted.counts.tolist()
 
 
 def test_room_ends_by_bytes_too(rng: np.random.Generator) -> None:
@@ -127,8 +141,8 @@ def test_columns_share_what_others_leave() -> None:
     target = LEVEL_BYTES + 2 * (10 * 4 + 8)
     rooms = level_rooms.level_rooms(columns, words, most, 10**6, 1)
     assert [room.level_bytes for room in rooms] == [target, target, LEVEL_BYTES]
-    kept = found_levels(columns.copy(), rooms, 1, lambda choices, room: [])
-    assert [own.n_levels for own in kept] == [3, 1000, 1500]
+    kept = ColumnSearch(columns.copy(), rooms, 1)
+    assert kept.n_open == 0 and [own.n_levels for own in kept.levels] == [3, 1000, 1500]
     scarce = level_rooms.level_rooms(columns, words, most, 100_000, 1)
     assert scarce[0].n_bytes == 3 * (target + 8)
     assert scarce[1].n_bytes == scarce[2].n_bytes == (100_000 - scarce[0].n_bytes) // 2

@@ -45,6 +45,12 @@ class ColumnEncoder(ABC):
         """Return the levels as values of Python, in the order of their codes."""
         return self.levels.values.plain
 
+    @property
+    def nbytes(self) -> int:
+        """Return the memory of values, where these end, rows, and what else these have counted."""
+        values, counts = self.levels.values, 0 if self.table is None else self.table.counts.nbytes
+        return len(values.data) + values.ends.nbytes + self.levels.counts.nbytes + counts
+
     @abstractmethod
     def features(self, target: Target) -> list[tuple[str, str]]:
         """Return what tells each feature from others of the column, and its kind, see `FeatureSchema.kinds`."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from daskboost.data.categories.column_encoders import (
 from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, Division
 from daskboost.data.categories.level_rooms import bytes_within, level_rooms
-from daskboost.data.categories.level_search import BoundedLevels, CellChoice, found_levels
+from daskboost.data.categories.level_search import BoundedLevels, CellChoice, ColumnSearch
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
+    CategorySummary,
+    KeptCounts,
     Pair,
-    PairEncoder,
     chosen_pairs,
 )
 from daskboost.data.categories.read_column import CodedColumn, read_column
@@ -44,6 +46,7 @@ from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input.blocks import cuts_of, n_rows_of
 from daskboost.data.input.device_read import host_block
+from daskboost.data.input.held import Held, PartOf
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
 from daskboost.data.input.schema import listed
@@ -70,6 +73,8 @@ KEPT_SHARE = 4
 """Part of the memory for levels in which the columns of all partitions are kept from one read to the next."""
 AUTO = "auto"
 """Word of encodings for the default, see `settled`."""
+NO_TARGET = Target(np.empty(0, np.float32), ())
+"""Has no statistics."""
 AUTO_ONEHOT = 4
 """Levels that a column has at most to become a feature of each of them by default, where a level has several
 statistics; `docs/categories.md` has what was measured."""
@@ -274,6 +279,100 @@ class FoldReader:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class FoundColumns:
+    """What is known of the levels of categorical columns after a read, without the levels."""
+
+    target: Target
+    """`NO_TARGET` where nothing is made of labels."""
+    kept: tuple[tuple[CodedColumn, ...], ...]
+    """The columns of partitions, see `KeptColumns`."""
+    n_open: int
+    """Columns that are to be read again."""
+    n_levels: tuple[int, ...]
+    """Levels of each column that are kept; nothing while some are open."""
+    pooled: tuple[tuple[int, int], ...]
+    """Levels that are not, and their rows."""
+
+
+class FoundLevels:
+    """The levels of categorical columns, of which some may take further reads. It lies where partitions do."""
+
+    def __init__(self, found: PartitionCategories, words: Sequence[str], most: Sequence[int], n_bytes: int,
+                 are_classes: bool) -> None:  # fmt: skip
+        """Take what the first read found, whose memory is free then; parameters as of `level_rooms`."""
+        self._target = NO_TARGET if found.labels is None else Target.of(found.labels, are_classes)
+        self._kept = found.kept.columns
+        likely = [TARGET if word == AUTO else word for word in words]
+        rooms = level_rooms(found.levels, likely, most, n_bytes, self._target.n_statistics)
+        self._search = ColumnSearch(found.levels, rooms, n_bytes // 2)
+
+    @property
+    def told(self) -> FoundColumns:
+        """Return what there is beside the levels."""
+        levels = () if self._search.n_open else self._search.levels
+        return FoundColumns(
+            self._target, self._kept, self._search.n_open, tuple(own.n_levels for own in levels),
+            tuple((own.n_pooled_levels, own.n_pooled_rows) for own in levels),
+        )  # fmt: skip
+
+    def reader(self, spec: ReadSpec) -> LevelReader:
+        """Return what reads columns again."""
+        return LevelReader(spec, False, self._search.room, self._search.next())
+
+    def take(self, found: PartitionCategories) -> FoundLevels:
+        """Take what this has read; return itself."""
+        self._search.take(found.levels)
+        return self
+
+    def of(self, are_wanted: Sequence[bool]) -> tuple[Levels | None, ...]:
+        """Return the levels of some columns, None of others, once no column is open."""
+        return tuple(own if is_wanted else None for own, is_wanted in zip(self._search.levels, are_wanted, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class MadeFeatures:
+    """What makes features, and what the training rows have counted, if features are made of that."""
+
+    encoder: Encoder
+    counts: KeptCounts | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderOf:
+    """Makes an encoder of levels, and of what these have counted."""
+
+    columns: FeatureSchema
+    words: tuple[str, ...]
+    """Encodings of the categorical columns."""
+    target: Target
+    has_time: bool
+
+    def plain(self, found: FoundLevels) -> MadeFeatures:
+        """Return the encoder of columns that become no statistics."""
+        return MadeFeatures(self._made(found, None))
+
+    def by_folds(self, found: FoundLevels, counts: KeptCounts) -> MadeFeatures:
+        """Return the encoder, with what tells the statistics of training rows."""
+        return MadeFeatures(self._made(found, counts.summary), counts)
+
+    def in_time(self, found: FoundLevels, summary: CategorySummary) -> MadeFeatures:
+        """Return the encoder, where what came before each partition tells the statistics of training rows."""
+        return MadeFeatures(self._made(found, summary))
+
+    def _made(self, found: FoundLevels, summary: CategorySummary | None) -> Encoder:
+        tables = iter(() if summary is None else summary.columns.tables)
+        plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
+        levels = zip(found.of([True] * len(self.words)), self.words, strict=True)
+        each = iter([
+            plain[word](own) if word in plain else TargetColumn(own, next(tables))
+            for own, word in levels if own is not None
+        ])  # fmt: skip
+        of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
+        priors, pairs = ((), ()) if summary is None else (summary.columns.priors, summary.pairs)
+        return Encoder(self.columns, self.target, priors, of_columns, pairs, summary is not None and self.has_time)
+
+
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     """Return a source of the same rows whose features are made of its columns; itself where none is categorical.
 
@@ -286,8 +385,8 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         As `encodings_of`.
     """
     schema = source.schema
-    if schema.encoder is not None:
-        return source
+    if isinstance(schema.encoder, Encoder):
+        return _with_features(source, runner.sent(schema.encoder), schema, runner)
     words = encodings_of(options.encodings, schema)
     if not words:
         return source
@@ -301,67 +400,74 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     spec, n_bytes = replace(source.spec, threads=runner.threads), bytes_within(options.memory_limit)
     kept_bytes = n_bytes // KEPT_SHARE if runner.is_here else 0
     first = LevelReader(spec, bool(of_labels), n_bytes // len(words), kept_bytes=kept_bytes)
-    sizes, found = runner.total(source, first)
-    if found.kept.columns:
-        source = source.with_made(CODED, found.kept.columns, sizes)
-    none = Target(np.empty(0, np.float32), ())
-    target = none if found.labels is None else Target.of(found.labels, source.spec.classes is not None)
-
-    def read(choices: Sequence[CellChoice | None], room: int) -> list[BoundedLevels]:
-        return runner.total(source, LevelReader(spec, False, room, choices))[1].levels
-
-    most = [min(options.most_levels, MOST_CODES) if word == NATIVE else options.most_levels for word in words]
-    likely = [TARGET if word == AUTO else word for word in words]
-    rooms = level_rooms(found.levels, likely, most, n_bytes, target.n_statistics)
-    levels = found_levels(found.levels, rooms, n_bytes // 2, read)
-    _say_pooled(names, levels)
-    words = tuple(settled(word, own.n_levels, target.n_statistics) for word, own in zip(words, levels, strict=True))
-    for name, own, word in zip(names, levels, words, strict=True):
-        if word == ONEHOT and own.n_levels > MOST_ONEHOT:
+    most = tuple(min(options.most_levels, MOST_CODES) if word == NATIVE else options.most_levels for word in words)
+    take = partial(FoundLevels, words=words, most=most, n_bytes=n_bytes, are_classes=source.spec.classes is not None)
+    sizes, total = runner.total(source, first)
+    levels = runner.made(take, total)
+    del total
+    found = runner.told(levels, attrgetter("told"))
+    if found.kept:
+        source = source.with_made(CODED, found.kept, sizes)
+    while found.n_open:
+        logger.info("%d columns have more levels than there is room for: they are read again", found.n_open)
+        again = runner.made(methodcaller("reader", spec), levels)
+        levels = runner.made(FoundLevels.take, levels, runner.total(source, again)[1])
+        found = runner.told(levels, attrgetter("told"))
+    _say_pooled(names, found)
+    target = found.target
+    words = tuple(settled(word, n, target.n_statistics) for word, n in zip(words, found.n_levels, strict=True))
+    for name, n, word in zip(names, found.n_levels, words, strict=True):
+        if word == ONEHOT and n > MOST_ONEHOT:
             raise DataError(
-                f"encodings: column {name!r} has {own.n_levels} levels, and {ONEHOT!r} makes features of at most "
+                f"encodings: column {name!r} has {n} levels, and {ONEHOT!r} makes features of at most "
                 f"{MOST_ONEHOT}: choose {NATIVE!r} or {TARGET!r} for it"
             )
-    plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
-    encoders = [plain[word](own) if word in plain else None for own, word in zip(levels, words, strict=True)]
+    encoder_of = EncoderOf(schema, words, target if TARGET in words else NO_TARGET, options.has_time)
     if TARGET not in words:
-        return source.with_schema(_encoder(schema, none, (), encoders).schema)
+        return _encoded_by(source, runner.made(encoder_of.plain, levels), runner)
     first_rows = cuts_of(sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, sizes)
-    counted = tuple(own if word == TARGET else None for own, word in zip(levels, words, strict=True))
-    each = zip(schema.categorical, counted, strict=True)
-    n_levels = {at: own.n_levels for at, own in each if own is not None}
+    counted = tuple(word == TARGET for word in words)
+    n_levels = {at: n for at, n, own in zip(schema.categorical, found.n_levels, counted, strict=True) if own}
     pairs = chosen_pairs(n_levels, sum(sizes), target.n_statistics, options.complexity, n_bytes)
-    reader = FoldReader(spec, counted, pairs, target, options)
-    counts: Sequence[object]
+    reader = runner.made(partial(_fold_reader, spec=spec, counted=counted, pairs=pairs, target=target,
+                                 options=options), levels)  # fmt: skip
     if options.has_time:
-        counts, summary = runner.kept_earlier(numbered, reader, attrgetter("kept.summary"))
+        counts, summary = runner.earlier(numbered, reader, attrgetter("kept.summary"))
+        made = runner.made(encoder_of.in_time, levels, summary)
     else:
-        total, summary = runner.kept_total(numbered, reader, attrgetter("kept"), attrgetter("summary"))
-        counts = [total] * len(first_rows)
-    tables = iter(summary.columns.tables)
-    encoders = [
-        made if own is None else TargetColumn(own, next(tables)) for made, own in zip(encoders, counted, strict=True)
-    ]
-    trained = numbered.with_made(FOLD_COUNTS, counts, sizes)
-    made = _encoder(schema, target, summary.columns.priors, encoders, summary.pairs, options.has_time)
-    return trained.with_schema(made.schema)
+        kept = runner.made(attrgetter("kept"), runner.total(numbered, reader)[1])
+        made = runner.made(encoder_of.by_folds, levels, kept)
+        counts = [PartOf(made, attrgetter("counts"))] * len(first_rows)
+    return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
 
 
-def _encoder(
-    columns: FeatureSchema, target: Target, priors: tuple[float, ...], encoders: Sequence[ColumnEncoder | None],
-    pairs: tuple[PairEncoder, ...] = (), has_time: bool = False,
-) -> Encoder:  # fmt: skip
-    """Return the encoder of columns, of which the categorical ones have these, and of pairs of them."""
-    each = iter(encoders)
-    of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in columns.kinds)
-    return Encoder(columns, target, priors, of_columns, pairs, has_time)
+def _fold_reader(found: FoundLevels, spec: ReadSpec, counted: tuple[bool, ...], pairs: tuple[Pair, ...], target: Target,
+                 options: CategoryOptions) -> FoldReader:  # fmt: skip
+    return FoldReader(spec, found.of(counted), pairs, target, options)
 
 
-def _say_pooled(names: Sequence[str], levels: Sequence[Levels]) -> None:
-    for name, own in zip(names, levels, strict=True):
-        if own.n_pooled_levels:
+def _encoded_by(source: Source, made: Held[MadeFeatures], runner: Runner) -> Source:
+    """Return the source with features that are made where its partitions are read; the model has a copy of what makes
+    them."""
+    encoder = PartOf(made, attrgetter("encoder"))
+    return _with_features(source, encoder, runner.fetched(encoder).schema, runner)
+
+
+def _with_features(source: Source, encoder: Held[Encoder], schema: FeatureSchema, runner: Runner) -> Source:
+    """Return the source with features of this schema."""
+    raw = replace(source.spec, schema=schema.columns, threads=runner.threads_alone)
+    return source.with_schema(schema, PartOf(encoder, partial(_spec, raw=raw)))
+
+
+def _spec(encoder: Encoder, raw: ReadSpec) -> ReadSpec:
+    return replace(raw, schema=encoder.schema)
+
+
+def _say_pooled(names: Sequence[str], found: FoundColumns) -> None:
+    for name, n_kept, (n_levels, n_rows) in zip(names, found.n_levels, found.pooled, strict=True):
+        if n_levels:
             logger.info(
                 "column %r has %d levels: the %d rarest, of %d rows, are pooled, and known as unseen", name,
-                own.n_levels + own.n_pooled_levels, own.n_pooled_levels, own.n_pooled_rows,
+                n_kept + n_levels, n_levels, n_rows,
             )  # fmt: skip

@@ -222,6 +222,27 @@ class Encoder:
         return features.values
 
     @property
+    def sizes(self) -> list[int]:
+        """See `Parted`."""
+        return [0, *(0 if own is None else own.nbytes for own in self.encoders), *(own.nbytes for own in self.pairs)]
+
+    def pieces(self, numbers: range) -> list[object]:
+        """See `Parted`: what columns and pairs share, then the encoder of each."""
+        each = replace(self, encoders=(), pairs=()), *self.encoders, *self.pairs
+        return [each[number] for number in numbers]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[object]) -> Encoder:
+        """See `Parted`."""
+        shared, *each = pieces
+        assert isinstance(shared, Encoder)
+        columns, pairs = each[: len(shared.columns.kinds)], each[len(shared.columns.kinds) :]
+        return replace(
+            shared, encoders=tuple(own if isinstance(own, ColumnEncoder) else None for own in columns),
+            pairs=tuple(own for own in pairs if isinstance(own, PairEncoder)),
+        )  # fmt: skip
+
+    @property
     def parts(self) -> dict[str, Any]:
         """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
         that one after the other can be written, as plain values of millions of levels take much memory."""

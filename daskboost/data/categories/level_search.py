@@ -11,9 +11,8 @@ the count-min sketch and its applications, 2005), of which counts are no more th
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +30,6 @@ MOST_ROWS = 255
 levels of all these are counted, and so many rows have few."""
 SPARE = 1.25
 """Cells are read again that are believed to have levels for the room divided by this."""
-
-logger = logging.getLogger(__name__)
 
 
 def _n_bits(cells: UInt8 | Bool) -> int:
@@ -197,11 +194,8 @@ class LevelSearch:
         return Levels.of(best, max(self._cells.n_levels, best.n_levels), self._cells.n_rows)
 
 
-def found_levels(
-    columns: list[BoundedLevels], rooms: Sequence[LevelRoom], n_bytes: int,
-    read: Callable[[Sequence[CellChoice | None], int], Sequence[BoundedLevels | None]],
-) -> tuple[Levels, ...]:  # fmt: skip
-    """Return the levels of each column that are kept.
+class ColumnSearch:
+    """Finds the levels of all columns that are kept.
 
     Parameters
     ----------
@@ -211,38 +205,45 @@ def found_levels(
         Of each column.
     n_bytes : int
         Memory that the levels of further reads may take.
-    read : callable
-        `read(cells, room)`: the levels of some cells of each column, None where none are chosen, each with so much
-        room, in bytes.
     """
-    kept: dict[int, Levels] = {}
-    searches: dict[int, LevelSearch] = {}
-    for at in reversed(range(len(columns))):
-        own = columns.pop().found
-        if isinstance(own, LevelCells):
-            searches[at] = LevelSearch(own, rooms[at])
-        else:
-            kept[at] = Levels.kept(own, rooms[at])
-        del own
-    while searches:
-        logger.info("%d columns have more levels than there is room for: they are read again", len(searches))
-        room = n_bytes // len(searches)
-        chosen = {at: search.next(room) for at, search in searches.items()}
-        found = read([chosen.get(at) for at in range(len(rooms))], room)
-        for at, levels in _taken(searches, found).items():
-            kept[at] = levels
-            del searches[at]
-    return tuple(kept[at] for at in range(len(rooms)))
 
+    def __init__(self, columns: list[BoundedLevels], rooms: Sequence[LevelRoom], n_bytes: int) -> None:
+        self._n_bytes = n_bytes
+        self._searches: dict[int, LevelSearch] = {}
+        self._kept: dict[int, Levels] = {}
+        for at in reversed(range(len(columns))):
+            own = columns.pop().found
+            if isinstance(own, LevelCells):
+                self._searches[at] = LevelSearch(own, rooms[at])
+            else:
+                self._kept[at] = Levels.kept(own, rooms[at])
+            del own
 
-def _taken(searches: Mapping[int, LevelSearch], found: Sequence[BoundedLevels | None]) -> dict[int, Levels]:
-    """Have searches take what was found; return the levels of those that have ended."""
-    ended: dict[int, Levels] = {}
-    for at, search in searches.items():
-        own = found[at]
-        assert own is not None
-        search.take(own)
-        levels = search.levels
-        if levels is not None:
-            ended[at] = levels
-    return ended
+    @property
+    def n_open(self) -> int:
+        """Return how many columns are to be read again."""
+        return len(self._searches)
+
+    @property
+    def room(self) -> int:
+        """Return the memory of the levels of each column that is read again, in bytes."""
+        return self._n_bytes // len(self._searches)
+
+    def next(self) -> tuple[CellChoice | None, ...]:
+        """Return the cells of each column of which to count the levels next, None where it is not read again."""
+        chosen = {at: search.next(self.room) for at, search in self._searches.items()}
+        return tuple(map(chosen.get, range(len(self._kept) + len(chosen))))
+
+    def take(self, found: Sequence[BoundedLevels]) -> None:
+        """Take the levels of the chosen cells, of each column that was read again, in order."""
+        for own, (at, search) in zip(found, sorted(self._searches.items()), strict=True):
+            search.take(own)
+            levels = search.levels
+            if levels is not None:
+                self._kept[at] = levels
+                del self._searches[at]
+
+    @property
+    def levels(self) -> tuple[Levels, ...]:
+        """Return the levels of each column, once none is open."""
+        return tuple(own for _, own in sorted(self._kept.items()))

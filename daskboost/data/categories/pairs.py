@@ -241,6 +241,11 @@ class PairEncoder:
     def __reduce__(self) -> tuple[Callable[..., PairEncoder], tuple[Pair, Int64, StatisticTable]]:
         return _received, (self.pair, self.keys, self.table)
 
+    @property
+    def nbytes(self) -> int:
+        """Return the memory of keys and counts."""
+        return self.keys.nbytes + self.table.counts.nbytes
+
     @cached_property
     def _starts(self) -> Int64:
         """Where the keys of each code of the first column begin, and behind the last one."""

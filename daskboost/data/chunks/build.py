@@ -27,17 +27,18 @@ from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, with_codes
 from daskboost.data.cuts.sketch import default_capacity, refine_batch, sketch_batch, weight_exponent
+from daskboost.data.input.held import Held, Parted
 from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.row_columns import ColumnSummary, RowBatch
-from daskboost.data.input.source import Reader, Source
+from daskboost.data.input.source import AnyReader, Source
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
+P = TypeVar("P", bound=Parted)
 R = TypeVar("R")
-S = TypeVar("S")
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
@@ -68,7 +69,12 @@ class Runner(Protocol):
 
     @property
     def threads(self) -> int:
-        """Threads that a partition may be read on."""
+        """Threads that a partition may be read on while others are read beside it."""
+        ...
+
+    @property
+    def threads_alone(self) -> int:
+        """Threads that a partition may be read on while no other one is read in the same process."""
         ...
 
     def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
@@ -87,21 +93,31 @@ class Runner(Protocol):
         """`function(block)` of raw blocks, some of them lazy."""
         ...
 
-    def total(self, source: Source, reader: Reader[A]) -> tuple[list[int], A]:
+    def total(self, source: Source, reader: AnyReader[A]) -> tuple[list[int], Held[A]]:
         """Rows of each partition, and the sum of what a reader makes of them, in any order; parts are added by `+=`,
         which may change the first of them."""
         ...
 
-    def kept_total(self, source: Source, reader: Reader[A], kept: Callable[[A], S], summary: Callable[[S], R]
-                   ) -> tuple[object, R]:  # fmt: skip
-        """What stands for what is kept of such a sum among the blocks of partitions, as it may stay where these lie;
-        and its summary."""
-        ...
-
-    def kept_earlier(self, source: Source, reader: Reader[CategoryCounts], summary: Callable[[CategoryCounts], R]
-                     ) -> tuple[Sequence[object], R]:  # fmt: skip
+    def earlier(self, source: Source, reader: AnyReader[CategoryCounts], summary: Callable[[CategoryCounts], R]
+                ) -> tuple[Sequence[object], Held[R]]:  # fmt: skip
         """What stands for the `EarlierCounts` of each partition, as these may stay where partitions lie; and the
         summary of what all count together."""
+        ...
+
+    def made(self, function: Callable[..., R], *held: Held[object]) -> Held[R]:
+        """What a function makes of values, where the first of them lies; it may change that."""
+        ...
+
+    def told(self, held: Held[T], function: Callable[[T], R]) -> R:
+        """What a function tells of a value: small."""
+        ...
+
+    def fetched(self, held: Held[P]) -> P:
+        """A value, in this process."""
+        ...
+
+    def sent(self, value: P) -> Held[P]:
+        """What stands for a value of this process."""
         ...
 
 

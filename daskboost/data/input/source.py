@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -23,6 +23,7 @@ from daskboost.data.input.align import aligned, check_dtype, columns_named, dtyp
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, MadeBlocks, WholeBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
+from daskboost.data.input.held import Held, value_of
 from daskboost.data.input.kinds import DEVICE_KINDS, is_lazy, kind_of
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import FeatureSchema
@@ -52,6 +53,10 @@ class Reader(Protocol[T_co]):
         ...
 
 
+AnyReader: TypeAlias = Reader[T] | Held[Reader[T]]
+"""A reader, or what stands for one where partitions are read."""
+
+
 def compute_here(lazy: Sequence[Any]) -> Sequence[Any]:
     """Compute Dask's objects, in one go, with its current scheduler."""
     from dask import compute
@@ -74,7 +79,7 @@ class Partition:
     together: Any = None
     """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
-    def load(self, reader: Reader[T], compute: Compute) -> T:
+    def load(self, reader: AnyReader[T], compute: Compute) -> T:
         """Compute the blocks and read them here."""
         blocks: Sequence[Any] = self.blocks
         if self.together is not None:
@@ -82,7 +87,7 @@ class Partition:
         elif lazy := [block for block in blocks if is_lazy(block)]:
             results = iter(compute(lazy))
             blocks = [next(results) if is_lazy(block) else block for block in blocks]
-        return reader.read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
+        return _read_blocks(self.names, self.where, *blocks, reader=reader)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class Source:
     """The labels' dtype as the metadata gives it; None without labels."""
     compute: Compute = compute_here
     """Computes Dask's objects where this process needs their values."""
+    reader: Held[ReadSpec] | None = None
+    """Stands for `spec` where tasks read partitions, as what makes features may be too large for a graph."""
 
     @property
     def is_dask(self) -> bool:
@@ -166,7 +173,7 @@ class Source:
         """
         return self.read_by(replace(self.spec, threads=threads))
 
-    def read_by(self, reader: Reader[T]) -> Iterator[T]:
+    def read_by(self, reader: AnyReader[T]) -> Iterator[T]:
         """Read the partitions one after another by other means than `spec`; yield what that makes of them."""
         self.require_numeric_labels()
         return (partition.load(reader, self.compute) for partition in self.partitions)
@@ -179,9 +186,9 @@ class Source:
         """
         return replace(self, spec=replace(self.spec, classes=tuple(class_array(classes).tolist())))
 
-    def with_schema(self, schema: FeatureSchema) -> Source:
-        """The same rows, their features made of the same columns as a model's."""
-        return replace(self, schema=schema, spec=replace(self.spec, schema=schema))
+    def with_schema(self, schema: FeatureSchema, reader: Held[ReadSpec] | None = None) -> Source:
+        """The same rows, their features made of the same columns as a model's; `reader` : see `Source`."""
+        return replace(self, schema=schema, spec=replace(self.spec, schema=schema), reader=reader)
 
     def with_made(self, name: str, made: Sequence[Any], sizes: Sequence[int]) -> Source:
         """The same rows, with what was made for each partition given to its reader under a name; `sizes` : their
@@ -220,7 +227,7 @@ class Source:
         """The same rows, features on the host to be read where they are predicted; see `ReadSpec.is_late`."""
         return replace(self, spec=replace(self.spec, is_late=True))
 
-    def delayed(self, reader: Reader[Any] | None = None) -> list[Delayed]:
+    def delayed(self, reader: AnyReader[object] | None = None) -> list[Delayed]:
         """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
         labels without classes.
 
@@ -240,8 +247,8 @@ class Source:
             return fused
         from dask import delayed, optimize
 
-        name, own = f"daskboost-read-{uuid4().hex}", reader or self.spec
-        # One value of the graph, which workers get once: levels of categories may take many megabytes.
+        name, own = f"daskboost-read-{uuid4().hex}", reader or self.reader or self.spec
+        # One value of the graph, which workers get once: a model's encoder may be in it.
         shared = delayed(own, name=f"{name}-shared", traverse=False)
         task = delayed(_read_partition, pure=False, traverse=False)
         lazy = [task(p.names, p.where, p.together, *p.blocks, reader=shared, dask_key_name=f"{name}-{p.index}")
@@ -305,12 +312,13 @@ def _only(block: Any) -> Any:
     return block
 
 
-def _read_blocks(names: tuple[str, ...], where: str, *blocks: object, reader: Reader[T]) -> T:
-    return reader.read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
+def _read_blocks(names: tuple[str, ...], where: str, *blocks: object, reader: AnyReader[T]) -> T:
+    given = dict(zip(names, map(value_of, blocks[1:]), strict=True))
+    return value_of(reader).read(blocks[0], given, where=where)
 
 
 def _read_partition(names: tuple[str, ...], where: str, together: Sequence[object] | None, *blocks: object,
-                    reader: Reader[T]) -> T:  # fmt: skip
+                    reader: AnyReader[T]) -> T:  # fmt: skip
     return _read_blocks(names, where, *(blocks if together is None else together), reader=reader)
 
 
