@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.arithmetic import logarithms
 from daskboost.devices.cpu.gradients import row_bits
 from daskboost.devices.cpu.losses import _exp
@@ -146,7 +146,7 @@ def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, n: int, inverse: flo
     return slope
 
 
-@njit(inline="always", error_model="numpy")
+@uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
 def _add_top(rows: Ranked, rule: PairRule, n: int, inverse: float, scale: float) -> np.int64:
     """Add the pairs of the first rows with all that come after each."""
     total = np.int64(0)
@@ -156,13 +156,20 @@ def _add_top(rows: Ranked, rule: PairRule, n: int, inverse: float, scale: float)
     return total
 
 
-@njit(error_model="numpy", nogil=True)
-def _add_drawn(
-    rows: Ranked, rule: PairRule, ids: UInt64, key: np.uint64, n: int, inverse: float, scale: float
-) -> np.int64:
-    """Add pairs of each row with rows of other labels, drawn by hashes; `ids` : of the rows by their places."""
-    total = np.int64(0)
-    by_label = np.argsort(-rows.label[:n], kind="mergesort")
+class Drawn(NamedTuple):
+    """What draws the pairs of a query."""
+
+    key: np.uint64
+    ids: UInt64
+    """Global ids of the rows by their places."""
+    by_label: Int64
+    """Places in the order of labels, the highest first, of equal ones the higher place."""
+
+
+@uncounted(error_model="numpy")
+def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, n: int, inverse: float, scale: float) -> np.int64:
+    """Add pairs of each row with rows of other labels, drawn by hashes."""
+    total, by_label = np.int64(0), drawn.by_label
     begin = 0
     while begin < n:
         end = begin + 1
@@ -173,7 +180,7 @@ def _add_drawn(
             for place in range(begin, end):
                 row = by_label[place]
                 for draw in range(rule.drawn):
-                    bits = row_bits(row_bits(key, ids[row]), np.uint64(draw))
+                    bits = row_bits(row_bits(drawn.key, drawn.ids[row]), np.uint64(draw))
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
                     other = other if other < begin else other + (end - begin)
                     total += _add_pair(rows, rule, row, by_label[other], n, inverse, scale)
@@ -269,7 +276,8 @@ def fill_queries(
         else:
             for place in range(n):
                 ids[place] = queries.ids[begin + order[place]]
-            total = _add_drawn(rows, rule, ids, key, n, inverse, scale)
+            drawn = Drawn(key, ids, np.argsort(-rows.label[:n], kind="mergesort"))
+            total = _add_drawn(rows, rule, drawn, n, inverse, scale)
         factor = _norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         for place in range(n):
             row = places[order[place]]
