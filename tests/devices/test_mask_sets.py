@@ -13,6 +13,7 @@ from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.gpu.trees.known_tree import device_tree
 from daskboost.devices.gpu.trees.split_sets import MASK_WORDS, MOST_MASKED, set_masks
 from daskboost.devices.row_order import BITS, BY_SET
+from daskboost.dtypes import Symbols
 
 N_ROWS = 300
 FEATURES = {
@@ -53,9 +54,9 @@ def make_tree(rng: np.random.Generator, layout: SlotLayout, depth: int) -> WalkA
 def test_walks_end_in_the_naive_leaf(runtime: Runtime, features: str, depth: int, rng: np.random.Generator) -> None:
     n_bins = FEATURES[features]
     layout, symbols = make_layout(n_bins), np.stack([rng.integers(0, n + 1, N_ROWS) for n in n_bins], axis=1)
-    symbols = symbols.astype(np.uint16) if max(n_bins) > 255 else symbols.astype(np.uint8)
+    rows: Symbols = symbols.astype(np.uint16) if max(n_bins) > 255 else symbols.astype(np.uint8)
     mixes = "both" in features
-    view = DenseView(DeviceLayout(runtime, layout), [symbols], N_ROWS, copy_columns=mixes, mixes=mixes)
+    view = DenseView(DeviceLayout(runtime, layout), [rows], N_ROWS, copy_columns=mixes, mixes=mixes)
     tree = make_tree(rng, layout, depth)
     expected = tree.value[[reference.leaf(tree, row, layout.n_bins) for row in symbols]]
     columns = device_tree(runtime, tree).columns.alone()
