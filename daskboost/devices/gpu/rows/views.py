@@ -50,6 +50,8 @@ WALK_THREADS = 256
 WARP = 32
 WALK_BLOCKS = 8
 """Blocks of a multiprocessor at the same time; each reads the tree once."""
+MASKED_WALK_BLOCKS = 5
+"""The same with masks, whose walks have more registers: all blocks begin at once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
 TAKING_BYTES = 32
@@ -618,7 +620,8 @@ def _walk(runtime: Runtime, view: GpuView, columns: WalkColumns, out: DeviceArra
         short = None
     if masks is not None:
         masks.make(runtime, view, columns)
-    blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
+    at_once = WALK_BLOCKS if masks is None else MASKED_WALK_BLOCKS
+    blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * at_once // n_trees))
     kernel = runtime.kernel(
         "walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=0 if short is None else SECTOR_BYTES // 4, FIND=find,
         LISTS=lists,
