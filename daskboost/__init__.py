@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daskboost.devices.budget.plan import Plan
-    from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
+    from daskboost.estimators import DaskBoostClassifier, DaskBoostRanker, DaskBoostRegressor
     from daskboost.model.booster import Booster
     from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree, to_graphviz
     from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule, ProgressBar
@@ -28,6 +28,7 @@ _HOMES = {
     "Callback": "training.callbacks",
     "Checkpoint": "training.callbacks",
     "DaskBoostClassifier": "estimators",
+    "DaskBoostRanker": "estimators",
     "DaskBoostRegressor": "estimators",
     "EvaluationLog": "training.callbacks",
     "FeatureTrial": "training.evaluate_features",
@@ -52,6 +53,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "DaskBoostClassifier",
+    "DaskBoostRanker",
     "DaskBoostRegressor",
     "EvaluationLog",
     "FeatureTrial",

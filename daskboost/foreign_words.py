@@ -38,7 +38,8 @@ _OF_DATA = Meaning(hint="it is an argument of QuantizedDataset.from_dask")
 _CATEGORIES = Meaning(hint="use encodings={'column': 'onehot'}; columns are target statistics by default")
 _OF_CATEGORIES = Meaning(hint="it is a parameter of the estimators and of QuantizedDataset.from_dask")
 _INTEGERS = Meaning(hint="gradients are always integers of 15 bits, rounded without bias, so leave it out")
-_RANKING = Meaning(hint="ranking is not part of this version, so rows have no groups")
+_GROUPS = Meaning("qid", "give qid, the query of each row, to fit of DaskBoostRanker or to QuantizedDataset.from_dask")
+_SIZES = Meaning(hint="give the query of each row in its place: qid=np.repeat(np.arange(len(group)), group)")
 
 WORDS: Mapping[str, Meaning] = {
     # Other names of the same parameters and arguments
@@ -91,7 +92,8 @@ WORDS: Mapping[str, Meaning] = {
     # Arguments
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), _OF_TRAIN),
     **dict.fromkeys(("missing", "encoding", "packing"), _OF_DATA),
-    **dict.fromkeys(("qid", "group", "group_id", "eval_qid", "eval_group"), _RANKING),
+    **dict.fromkeys(("qid", "group_id"), _GROUPS),
+    **dict.fromkeys(("group", "eval_group"), _SIZES),
     **dict.fromkeys(("evals", "eval_set", "valid_sets"),
                     Meaning(hint="evaluation sets are evals=[(data, 'valid')] of train, eval_set=[(X, y)] of fit")),
     **dict.fromkeys(("valid_names", "eval_names"),

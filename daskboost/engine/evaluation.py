@@ -15,6 +15,7 @@ from daskboost.data.input.row_columns import joined
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.protocols import Device
 from daskboost.dtypes import Array, Bool, Float32, Int32
+from daskboost.engine.query_rows import QueryRows
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.metrics.metric import Arrays, Metric
@@ -140,23 +141,44 @@ class Evaluator:
 
     def _batch(self, places: range) -> _Batch:
         groups, kernels = self.evaluated.groups[places.start : places.stop], self._device.metric_kernels
-        if kernels is None or all(metric.device_loss is None for metric in self.metrics):
+        if kernels is None or all(metric.device_loss is None for metric in self._of_rows):
             return _Batch(places, groups)
         (label, weight), put = _columns(groups), self._device.put
         return _DeviceBatch(places, groups, kernels, put(label), None if weight is None else put(weight))
 
     def states(self) -> list[Arrays]:
         """Return the state of each metric, for the wire, with the margins as they are."""
+        by_rows, by_query = iter(self._states_of_rows()), iter(self._states_of_queries())
+        return [next(by_query if metric.by_query else by_rows).to_arrays() for metric in self.metrics]
+
+    def _states_of_rows(self) -> list[Any]:
         objective = self.objective
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
-        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self.metrics]
-        for batch in self._batches:
+        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._of_rows]
+        for batch in self._batches if self._of_rows else ():
             states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
-        return [state.to_arrays() for state in states]
+        return states
+
+    def _states_of_queries(self) -> list[Any]:
+        metrics, groups = [metric for metric in self.metrics if metric.by_query], self.evaluated.groups
+        if not metrics or not groups:
+            return [metric.partial(np.empty(0), np.empty(0)) for metric in metrics]
+        every = self.evaluated.margins(range(len(groups)))
+        prediction = self._device.fetch(self.objective.evaluation(every, self._device.xp))
+        return [metric.of_queries(self._queries, prediction) for metric in metrics]
+
+    @cached_property
+    def _of_rows(self) -> list[Metric[Any]]:
+        """The metrics whose states add up over rows."""
+        return [metric for metric in self.metrics if not metric.by_query]
+
+    @cached_property
+    def _queries(self) -> QueryRows:
+        return QueryRows.of_groups(self.evaluated.groups)
 
     def _states_of(self, batch: _Batch) -> list[Any]:
         prediction = self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp)
-        return batch.states(self.metrics, prediction, self._device.fetch)
+        return batch.states(self._of_rows, prediction, self._device.fetch)
 
 
 def _columns(groups: Sequence[RowGroup]) -> tuple[Float32, Float32 | None]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.dtypes import Float32, Float64, Int64, UInt64
 from daskboost.engine.row_groups import RowGroup
 from daskboost.errors import DataError
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +22,7 @@ class QueryRows:
     """Rows that count, in the order of (query, global id); rows of weight 0 do not, as if there were none."""
 
     order: Int64
-    """Their places among the rows of all chunks, one after the other."""
+    """Places among the rows of all chunks, one after the other."""
     begins: Int64
     """Where each query begins in `order`, and where the last one ends; shape (queries + 1,)."""
     label: Float32
@@ -59,13 +62,11 @@ class QueryRows:
         """Return the rows of chunks; raises as `of`, and DataError where rows have no queries."""
         if not groups:
             return cls.of(np.empty(0, np.int64), np.empty(0, np.float32), None)
-        if any(group.rows.qid is None for group in groups):
+        qid = [group.rows.qid for group in groups if group.rows.qid is not None]
+        weights = [group.rows.weight for group in groups if group.rows.weight is not None]
+        if len(qid) < len(groups):
             raise DataError("rows have no queries; make the data set with qid")
-        weights = [group.rows.weight for group in groups]
-        return cls.of(
-            _joined([group.rows.qid for group in groups]), _joined([group.label for group in groups]),
-            None if any(weight is None for weight in weights) else _joined(weights),
-        )  # fmt: skip
+        return cls.of(_joined(qid), _joined([group.label for group in groups]), _joined(weights) if weights else None)
 
     @property
     def n_queries(self) -> int:
@@ -88,5 +89,5 @@ def global_ids(groups: Sequence[RowGroup]) -> UInt64:
     return np.concatenate(ids)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[npt.NDArray[T]]) -> npt.NDArray[T]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

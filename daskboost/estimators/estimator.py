@@ -20,8 +20,16 @@ from daskboost.devices.choose import budget_of, check_device, check_n_gpus, gpus
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.class_labels import ClassLabels
-from daskboost.estimators.eval_sets import RowSet, check_labels, evaluation_sets, features_of, labels_of
+from daskboost.estimators.eval_sets import (
+    RowSet,
+    check_labels,
+    check_queries,
+    evaluation_sets,
+    features_of,
+    labels_of,
+)
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
+from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.explain import ImportanceType, importance
@@ -31,7 +39,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster
+from daskboost.training.checks import as_booster, check_whole_queries
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -55,8 +63,9 @@ class BoostedTrees(EstimatorParameters):
 
     @takes_foreign_words(lambda self: parameter_names(type(self)), "give it to the constructor: {name}=...")
     def fit(
-        self, X: object, y: object = None, *, sample_weight: object = None, base_margin: object = None,
-        eval_set: object = None, sample_weight_eval_set: object = None, base_margin_eval_set: object = None,
+        self, X: object, y: object = None, *, qid: object = None, sample_weight: object = None,
+        base_margin: object = None, eval_set: object = None, eval_qid: object = None,
+        sample_weight_eval_set: object = None, base_margin_eval_set: object = None,
         verbose: bool | int | None = None, init_model: object = None, eval_metric: object = None,
         early_stopping_rounds: int | None = None, callbacks: Sequence[Callback] | None = None,
     ) -> Self:  # fmt: skip
@@ -71,10 +80,13 @@ class BoostedTrees(EstimatorParameters):
             Shape (rows, features). NaN, nulls and absent sparse entries are missing.
         y, sample_weight, base_margin : column name of `X`, or an aligned collection
             Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).
+        qid : column name of `X`, or an aligned collection, optional
+            The query of each row, for ranking objectives and for metrics such as ``ndcg@10``: integers, whole floats
+            or texts, in any order. Rows of a query have the same weight, or 0.
         eval_set : list of (X, y), optional
             Evaluated after every round as ``validation_0``, ``validation_1``, ...; of any supported kind, and with
             other partitions, workers and sizes than the training data.
-        sample_weight_eval_set, base_margin_eval_set : list, optional
+        eval_qid, sample_weight_eval_set, base_margin_eval_set : list, optional
             One entry per evaluation set, which may be None.
         verbose : bool or int, optional
             Print the metrics of every round, or of every so many rounds.
@@ -98,8 +110,9 @@ class BoostedTrees(EstimatorParameters):
         sets = evaluation_sets(eval_set, {
             "weight": ("sample_weight_eval_set", sample_weight_eval_set),
             "base_margin": ("base_margin_eval_set", base_margin_eval_set),
+            "qid": ("eval_qid", eval_qid),
         })  # fmt: skip
-        rows = RowSet(X, y, {"weight": sample_weight, "base_margin": base_margin})
+        rows = RowSet(X, y, {"weight": sample_weight, "base_margin": base_margin, "qid": qid})
         return self._fit_on(rows, sets, init_model, verbose, given)
 
     def predict(
@@ -289,6 +302,9 @@ class BoostedTrees(EstimatorParameters):
         check_n_gpus(params.n_gpus, client is not None)
         if client is None:  # on a cluster the workers know
             check_device(params.device)
+        metrics = evaluated_metrics(params, objective) if sets else []
+        check_whole_queries(objective, metrics, 1, is_on_cluster=client is not None)
+        check_queries(source, given_sets, objective, metrics)
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}

@@ -13,6 +13,7 @@ from daskboost.data.input.kinds import NAMED_KINDS, as_array, kind_of
 from daskboost.data.input.labels import label_stats
 from daskboost.data.input.source import Source
 from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.metrics.metric import AnyMetric
 from daskboost.objectives.objective import Objective
 
 # What scikit-learn's users expect of input in memory beyond what every input gets: their wording, their leniency.
@@ -125,6 +126,18 @@ def check_labels(sources: Sequence[Source], objective: Objective) -> None:
             objective.check_labels(label_stats(source))
         except DataError as error:
             raise type(error)(f"eval_set[{i}]: {error}") from error
+
+
+def check_queries(source: Source, sets: Sequence[Source], objective: Objective, metrics: Sequence[AnyMetric]) -> None:
+    """Refuse rows without queries before any is read, where the objective or a metric needs these: DataError."""
+    of_metrics = [f"eval_metric={metric.name!r}" for metric in metrics if metric.by_query]
+    if objective.query_loss is not None:
+        of_metrics.insert(0, f"objective={objective.name!r}")
+        if not source.has("qid"):
+            raise DataError(f"{of_metrics[0]} ranks the rows of queries; pass qid, the query of each row")
+    for i, own in enumerate(sets):
+        if of_metrics and not own.has("qid"):
+            raise DataError(f"eval_set[{i}] has no queries, which {of_metrics[0]} needs; pass them in eval_qid")
 
 
 def _per_set(name: str, values: object, n_sets: int) -> Sequence[Any]:

@@ -79,6 +79,16 @@ SHARED_PARAMETERS = """
         Of ``reg:pseudohubererror``.
     tweedie_variance_power : float in [1, 2), default 1.5
         Of ``reg:tweedie``.
+    lambdarank_pair_method : {"topk", "mean"}
+        Pairs of rows in rankings: of each of the rows with the highest scores of a query with all that score less, or
+        some drawn for each row.
+    lambdarank_num_pair_per_sample : int, optional
+        How many rows of highest scores, by default 32, or pairs of each row, by default 1.
+    lambdarank_normalization, lambdarank_score_normalization : bool, default True
+        Whether gradients of a query are divided by what grows with the number of its pairs; whether what a pair counts
+        is divided by the difference of its scores and 0.01.
+    ndcg_exp_gain : bool, default True
+        Whether a label's gain in NDCG is ``2**label - 1``, rather than the label.
     missing : float, default NaN
         A further value that stands for missing; NaN always does.
     categorical_features : sequence of str or int, optional
@@ -240,6 +250,11 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     quantile_alpha: Any = TrainParams.quantile_alpha
     huber_slope: float = TrainParams.huber_slope
     tweedie_variance_power: float = TrainParams.tweedie_variance_power
+    lambdarank_pair_method: str = TrainParams.lambdarank_pair_method
+    lambdarank_num_pair_per_sample: int | None = TrainParams.lambdarank_num_pair_per_sample
+    lambdarank_normalization: bool = TrainParams.lambdarank_normalization
+    lambdarank_score_normalization: bool = TrainParams.lambdarank_score_normalization
+    ndcg_exp_gain: bool = TrainParams.ndcg_exp_gain
     missing: float = np.nan
     categorical_features: Sequence[str | int] | str | int | None = None
     max_ctr_complexity: int = MOST_COMPLEXITY

@@ -60,7 +60,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
 
     def _loaded(self, booster: Booster) -> None:
         """Keep a model of numbers; one of classes only where the parameter `objective` says that its scores are meant,
-        else a ParameterError."""
+        else a ParameterError, as for one of rankings."""
         name = booster.objective.name
         if has_classes(booster) and (name != self.objective or ATTRIBUTE in booster.attributes):
             named = " with classes" if ATTRIBUTE in booster.attributes else ""
@@ -68,9 +68,16 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
                 f"DaskBoostRegressor cannot be a model of objective {name!r}{named}, whose predictions are classes; "
                 "use DaskBoostClassifier, or Booster.load_model for any model"
             )
+        if booster.objective.query_loss is not None:
+            raise ParameterError(
+                f"DaskBoostRegressor cannot be a model of objective {name!r}, whose predictions rank the rows of "
+                "queries; use DaskBoostRanker, or Booster.load_model for any model"
+            )
         super()._loaded(booster)
 
     def _params_for(self, labels: ClassLabels | None) -> TrainParams:
         if isinstance(self.objective, str) and self.objective.startswith("multi:"):
             raise ParameterError(f"objective={self.objective!r} is for classes; use DaskBoostClassifier")
+        if isinstance(self.objective, str) and self.objective.startswith("rank:"):
+            raise ParameterError(f"objective={self.objective!r} is for rankings; use DaskBoostRanker")
         return super()._params_for(labels)

@@ -6,17 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 
-from daskboost.data.input.row_batch import host_column
-from daskboost.data.input.row_columns import RowBatch
+from daskboost.data.input.labels import LabelStats
+from daskboost.data.input.row_batch import DenseRows, host_column
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import Source
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Float32, Float64, Int64
+from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
+from daskboost.metrics.metric_names import make_metric
 from daskboost.model.output import PredictRequest, class_codes
 from daskboost.model.route import run
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,32 @@ def r2(source: Source, request: PredictRequest) -> float:
     return 1.0 - errors / deviations
 
 
+def ndcg(source: Source, request: PredictRequest) -> float:
+    """NDCG of whole rankings, averaged over queries by their weights; gains are those of the model's objective.
+
+    Raises
+    ------
+    DataError
+        Rows without queries, labels without gains, weights that differ within a query.
+    """
+    if not source.has("qid"):
+        raise DataError("score needs qid: the name of a column of X, or a collection aligned with X")
+    parts = _mapped(source, partial(_ranked, request=request))
+    label, weight, qid, prediction = map(np.concatenate, zip(*parts, strict=True))
+    metric = make_metric("ndcg", request.booster.objective.parameters())
+    metric.prepare(LabelStats.of(RowBatch(DenseRows(np.empty((len(label), 0), np.float32)), RowColumns(label))))
+    found: float = metric.value(metric.of_queries(QueryRows.of(qid, label, weight), prediction))
+    return found
+
+
+def _ranked(batch: RowBatch, request: PredictRequest) -> tuple[Float32, Float32, Int64, Float32]:
+    """Return labels, weights, queries and predictions of a partition's rows."""
+    label, weight, qid = batch.columns.label, batch.columns.weight, batch.columns.qid
+    assert label is not None and qid is not None
+    weights = np.ones(batch.n_rows, np.float32) if weight is None else host_column(weight)
+    return host_column(label), weights, qid, run(request, [batch])
+
+
 def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
     codes = class_codes(run(request, [batch]))
     weights, labels = _weights_and_labels(batch)
@@ -91,13 +123,18 @@ def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
 
 
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
+    return reduce(add, _mapped(source, function))
+
+
+def _mapped(source: Source, function: Callable[[RowBatch], T]) -> Sequence[T]:
+    """Return what a function makes of each partition, in order."""
     if not source.has("label"):
         raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
     source = source.read_late()
     if not source.is_dask:
-        return reduce(add, map(function, source.batches()))
+        return list(map(function, source.batches()))
     from dask import delayed
 
     one = delayed(function)
-    parts: Sequence[Sums] = source.compute([one(batch) for batch in source.delayed()])
-    return reduce(add, parts)
+    parts: Sequence[T] = source.compute([one(batch) for batch in source.delayed()])
+    return parts

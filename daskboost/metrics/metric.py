@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Array, Float64, flat
+from daskboost.dtypes import Array, Float32, Float64, Int64, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 
@@ -42,6 +42,26 @@ def log1p(values: Float64) -> Float64:
     logs = np.empty(np.shape(values), np.float64)
     logarithms_of_one_plus(np.ascontiguousarray(values, np.float64).ravel(), logs.ravel())
     return logs
+
+
+class RankedRows(Protocol):
+    """Rows by their queries, as `engine/query_rows.py` has them."""
+
+    @property
+    def order(self) -> Int64:
+        """Places among all rows of those that count, those of a query side by side, by increasing global id."""
+
+    @property
+    def begins(self) -> Int64:
+        """Where each query begins in `order`, and where the last one ends; shape (queries + 1,)."""
+
+    @property
+    def label(self) -> Float32:
+        """Labels in that order."""
+
+    @property
+    def weights(self) -> Float64:
+        """Weight of each query, shape (queries,)."""
 
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -90,6 +110,8 @@ class Metric(ABC, Generic[StateT]):
     device_loss: ClassVar[str | None] = None
     """What computes its states where rows lie on a GPU: one of `LOSSES` of `devices/gpu/rows/metrics.py`, or "scores";
     None: the host does. A subclass that changes what the states are has its own, or none."""
+    by_query: ClassVar[bool] = False
+    """Whether it is of whole queries: then `of_queries` gives states, and rows must have a `qid`."""
     needs_rows: ClassVar[bool] = False
     """Whether states hold rows, so that `partial` needs `first_row` and states grow with the data."""
 
@@ -135,6 +157,18 @@ class Metric(ABC, Generic[StateT]):
         DataError
             Shapes the metric cannot use.
         """
+
+    def of_queries(self, rows: RankedRows, prediction: Array) -> StateT:
+        """The state of whole queries, for subclasses that are `by_query`.
+
+        Parameters
+        ----------
+        rows : RankedRows
+            The rows that count, by their queries.
+        prediction : float array, shape (n,)
+            `Objective.evaluation` of the margins of all rows, in their own order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is by query, and has no of_queries")
 
     def partial_on_device(
         self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None

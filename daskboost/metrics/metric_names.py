@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from daskboost.metrics.elementwise import (
 )
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.own_metric import CustomMetric
+from daskboost.metrics.ranking import MeanAveragePrecision, Ndcg, QueryPrecision, ReciprocalRank
 from daskboost.registry import Registry
 
 _REGISTRY: Registry[Metric[Any]] = Registry("metric", "base_name", reserved="@")
@@ -52,7 +54,8 @@ def make_metric(metric: object, params: Mapping[str, Any] | None = None) -> Metr
     ----------
     metric : str, callable or Metric
         A registered name, with an argument behind ``@`` where it takes one (``error@0.7``, ``tweedie-nloglik@1.3``,
-        ``quantile@0.1,0.9``); a function ``f(y_true, y_pred)``; or a finished value, returned as is.
+        ``quantile@0.1,0.9``, ``ndcg@10``, ``ndcg@10-``); a function ``f(y_true, y_pred)``; or a finished value,
+        returned as is.
     params : mapping, optional
         The objective's `parameters()`: defaults of arguments not given.
 
@@ -64,12 +67,12 @@ def make_metric(metric: object, params: Mapping[str, Any] | None = None) -> Metr
     if isinstance(metric, Metric):
         return metric
     if isinstance(metric, str):
-        name, at, argument = metric.partition("@")
+        name, at, argument = re.sub(r"^(\w+)-$", r"\1@-", metric).partition("@")
         return _REGISTRY.get(name).from_argument(argument if at else None, params or {})
     return CustomMetric.from_argument(None, {"function": metric})
 
 
 for _kind in (Rmse, Rmsle, Mae, Mape, PseudoHuber, Quantile, PoissonNLogLik, GammaNLogLik, TweedieNLogLik,
               PoissonDeviance, GammaDeviance, TweedieDeviance, LogLoss, Error, MultiLogLoss, MultiError, RocAuc,
-              AveragePrecision):  # fmt: skip
+              AveragePrecision, Ndcg, MeanAveragePrecision, QueryPrecision, ReciprocalRank):  # fmt: skip
     register_metric(_kind)

@@ -106,7 +106,7 @@ class RankingObjective(Objective):
                 f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
                 "whole queries, not samples of rows; use out_of_core='exact'"
             )
-        if split_device(params.device)[0] == "cuda":
+        if split_device(params.device)[0] not in ("cpu", "auto"):
             raise ParameterError(
                 f"device={params.device!r} does not go with objective={self.name!r}, whose gradients GPUs do not "
                 "compute yet; use device='cpu' or 'auto'"

@@ -33,6 +33,7 @@ from daskboost.training.checks import (
     check_contradictions,
     check_data,
     check_encodings_made,
+    check_evaluated_queries,
     check_init_model,
     check_made_with,
     check_metrics,
@@ -232,6 +233,7 @@ def make_spec(
         check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
         rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params))
     made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective)
+    check_evaluated_queries(made, evals)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:
@@ -239,7 +241,7 @@ def make_spec(
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])
-    check_whole_queries(objective, n_engines, is_on_cluster(dtrain))
+    check_whole_queries(objective, made, n_engines, is_on_cluster=is_on_cluster(dtrain))
     recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
     return FitSpec(
         params=params, objective=objective, recipe=recipe,

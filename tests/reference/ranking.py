@@ -91,3 +91,25 @@ def average_precision(labels: Sequence[float], top: int) -> float:
     hits = [place for place, label in enumerate(labels) if label > 0]
     found = [(number + 1) / (place + 1) for number, place in enumerate(hits) if place < top]
     return sum(found) / min(len(hits), top)
+
+
+def ranking_metric(name: str, top: int, minus: bool, exponential: bool, queries: Sequence[tuple[Any, Any, float]]
+                   ) -> float:  # fmt: skip
+    """Return the weighted mean over queries, (label, score, weight) each, whose rows of equal scores stay in order."""
+    values = []
+    for label, score, _ in queries:
+        ranked = [float(label[i]) for i in sorted(range(len(label)), key=lambda i: (-score[i], i))]
+        k = top or len(ranked)
+        hits = [place for place, own in enumerate(ranked) if own > 0]
+        if not hits:
+            values.append(1.0 if name in ("ndcg", "map") and not minus else 0.0)
+        elif name == "ndcg":
+            values.append(dcg(ranked, k, exponential) / dcg(sorted(ranked, reverse=True), k, exponential))
+        elif name == "map":
+            values.append(average_precision(ranked, k))
+        elif name == "pre":
+            values.append(sum(place < k for place in hits) / min(k, len(ranked)))
+        else:
+            values.append(1 / (hits[0] + 1) if hits[0] < k else 0.0)
+    weights = [weight for _, _, weight in queries]
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

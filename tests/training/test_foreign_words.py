@@ -111,7 +111,7 @@ PLACES: dict[str, Callable[..., Any]] = {
     ("fit", "eta", "give it to the constructor: learning_rate=..."),
     ("fit", "max_depth", "give it to the constructor: max_depth=..."),
     ("fit", "verbosity", "metrics are printed by train and fit with verbose=True"),
-    ("fit", "qid", "ranking is not part of this version"),
+    ("fit", "eval_group", "give the query of each row in its place"),
     ("fit", "evals", r"evaluation sets are evals=\[\(data, 'valid'\)\] of train, eval_set=\[\(X, y\)\] of fit"),
     ("fit", "sample_weigth", "did you mean 'sample_weight'"),
     ("fit", "zzzz", "arguments are X, base_margin, .*y"),
@@ -129,7 +129,8 @@ PLACES: dict[str, Callable[..., Any]] = {
     ("train_many", "metrics", r"give it in params: \{'eval_metric': ...\}"),
     ("from_dask", "enable_categorical", "columns of texts and categories are always taken as such"),
     ("from_dask", "learning_rate", r"give it to train, in params: \{'learning_rate': ...\}"),
-    ("from_dask", "group", "ranking is not part of this version"),
+    ("from_dask", "eval_group", "give the query of each row in its place"),
+    ("train", "qid", "give qid, the query of each row, to fit of DaskBoostRanker"),
 ])  # fmt: skip
 def test_other_words_are_explained(place: str, word: str, message: str, data: QuantizedDataset) -> None:
     with pytest.raises(TypeError, match=rf"^{place}\(\) got an unexpected keyword argument '{word}'; {message}"):
