@@ -18,6 +18,7 @@ from daskboost.devices.gpu.rows.metrics import (
     score_bytes,
     sum_shapes,
 )
+from daskboost.devices.gpu.rows.queries import TILE, large_shapes, most_block_rows, padded, row_shapes
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
@@ -185,13 +186,36 @@ def label_bytes(size: FitSize) -> int:
 
 
 def gradients_bytes(size: FitSize) -> int:
-    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them; with
+    what ranking losses know of queries."""
     n, k = size.train.n_rows, size.n_outputs + size.sketch_columns
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.by_expressions and not size.keep_gradients
     most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
-    return 8 * k * (min(n, most_rows) if by_chunk else n)
+    return 8 * k * (min(n, most_rows) if by_chunk else n) + query_bytes(size)
+
+
+def query_bytes(size: FitSize) -> int:
+    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws."""
+    if size.queries is None:
+        return 0
+    loss, counts = size.queries
+    most = most_block_rows(loss, room_bytes(size.block_bytes))
+    large = [(own, n) for own, n in counts if own > most]
+    shapes = large_shapes(
+        loss, sum(n * padded(own) for own, n in large), sum(n for _, n in large),
+        sum(n * -(-own // TILE) for own, n in large),
+    )  # fmt: skip
+    known = row_shapes(loss, size.queries.n_rows, size.queries.n_queries, size.queries.most)
+    return bytes_of(known) + bytes_of(shapes) + 4 * size.queries.n_queries + 8 * size.n_rounds
+
+
+def joining_bytes(size: FitSize) -> int:
+    """Return the bytes of margins and gradients of all rows while those of several groups are put together for a
+    ranking loss, which needs whole queries."""
+    groups = [n for n in (size.train.resident_rows, *(group.n_rows for group in size.train.groups)) if n]
+    return 3 * 4 * size.train.n_rows if size.queries is not None and len(groups) > 1 else 0
 
 
 def histograms_bytes(size: FitSize) -> int:
@@ -370,4 +394,4 @@ def between_bytes(size: FitSize) -> int:
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
     n_counted = 1 if size.without_host else size.most_leaves  # without the host, but for the base score, they stay
     leaves = max(size.leaf_count_bytes * n_counted, LEAF_SUM_BYTES * size.refits * size.most_leaves)
-    return max(gradients, evaluation, leaves)
+    return max(gradients, joining_bytes(size), evaluation, leaves)

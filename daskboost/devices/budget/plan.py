@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.losses import QueryLoss
 from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +61,31 @@ NO_SETS = SetSizes()
 """Sizes of fits without features of codes."""
 
 
+class QuerySizes(NamedTuple):
+    """Queries of the training rows that a ranking loss has."""
+
+    loss: QueryLoss
+    counts: tuple[tuple[int, int], ...]
+    """Rows of a query, and how many queries have so many."""
+
+    @property
+    def n_rows(self) -> int:
+        return sum(size * n for size, n in self.counts)
+
+    @property
+    def n_queries(self) -> int:
+        return sum(n for _, n in self.counts)
+
+    @property
+    def most(self) -> int:
+        """Rows of the largest query."""
+        return max((size for size, _ in self.counts), default=0)
+
+
+USUAL_QUERY_ROWS = 64
+"""Rows of a query where these are not known yet."""
+
+
 @dataclass(frozen=True)
 class FitSize:
     """All that the memory of one engine's fit depends on."""
@@ -90,6 +116,8 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    queries: QuerySizes | None = None
+    """Queries of a ranking loss; None of others."""
     sets: SetSizes = NO_SETS
     """What a search for sets of categories takes, where trees split by such."""
     mixed_row_bytes: int = 0

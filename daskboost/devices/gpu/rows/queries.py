@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
+from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.dtypes import Float32, Int64, UInt32, UInt64
+from daskboost.dtypes import Float32, Int64, UInt32, UInt64, flat
 
 WARP = 32
 WARP_ROWS = 128
@@ -200,6 +201,32 @@ class QueryKernels:
             "write_rows", begins, held["order"], keys, held["scales"], held["factors"], loss.drawn,
             int(loss.normalized), own["sums"], own["totals"], g, h,
         )  # fmt: skip
+
+
+class QueryChunk:
+    """Gradients of a ranking loss of all rows of a fit, stored, which are computed as a round begins: a `Source`.
+
+    Parameters
+    ----------
+    kernels : QueryKernels
+    stored : StoredChunk
+        Where they are stored; those of rows of no query stay as they are.
+    margin : float32, shape (rows,)
+    """
+
+    def __init__(self, kernels: QueryKernels, stored: StoredChunk, margin: DeviceArray) -> None:
+        self._kernels, self._stored, self._margin = kernels, stored, margin
+
+    def find_range(self, tops: DeviceArray) -> None:
+        g, h = self._stored.stored()
+        self._kernels.fill_next(self._margin, flat(g), flat(h))
+        self._stored.find_range(tops)
+
+    def columns(self, output: int, *, by_weight: bool = False) -> Columns:
+        return self._stored.columns(output, by_weight=by_weight)
+
+    def stored(self) -> tuple[DeviceArray, DeviceArray]:
+        return self._stored.stored()
 
 
 def _held(queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
