@@ -96,10 +96,12 @@ def check_bits(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
         np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
 
 
-LOSSES = [QueryLoss(weight, 32 * (not drawn), drawn, True, True, True) for weight in PairWeight for drawn in (0, 2)]
+LOSSES = [
+    QueryLoss(weight, 0 if drawn else 70 if weight == PairWeight.MAP else 32, drawn, True, True, True)
+    for weight in PairWeight for drawn in (0, 2)
+]  # fmt: skip
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")
 @pytest.mark.parametrize("sizes", [(2048,), (5000, 33, 2049, 4096)], ids=["block", "tiles"])
 def test_large_queries(loss: QueryLoss, sizes: tuple[int, ...], runtime: Runtime) -> None:

@@ -67,7 +67,8 @@ def test_a_fit_goes_on_with_the_draws_of_its_rounds(
     with QuantizedDataset.from_dask(**make_data(600, weighted=True, large=False), max_bin=32, n_jobs=1) as dataset:
         models = []
         for device in ("cpu", "cuda"):
-            own, found = {**params, "device": device, "eval_metric": ["ndcg@5", "map"]}, {}
+            found: dict[str, Any] = {}
+            own = {**params, "device": device, "eval_metric": ["ndcg@5", "map"]}
             first = train(own, dataset, 2, evals=[(dataset, "train")], evals_result=found)
             models.append(train(own, dataset, 2, init_model=first))
             models.append(train(own, dataset, 4))
