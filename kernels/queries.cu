@@ -13,12 +13,12 @@
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1
-// budget: fill_queries registers=104 shared=16+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
 // budget: sort_tiles registers=64 shared=8*TILE
 // budget: merge_tiles registers=40 shared=0
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=80 shared=(WEIGHT==2)*20*WARPS
-// budget: add_pairs registers=88 shared=0
+// budget: add_pairs registers=96 shared=0
 // budget: write_rows registers=64 shared=0
 #include "block.cuh"
 #include "elementary.cuh"
@@ -135,47 +135,98 @@ static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool 
             __float2ll_rn(weight * 2.0f * at_least(lost * lost * odds, 1e-16f))};
 }
 
+// Sums of g and h.
+struct Sums {
+    i64 g, h;
+};
+
+// Adds a pair whose first row is `a`.
+static __device__ __forceinline__ void add_pair(const Row& a, const Row& b, const Pull& pull, Sums& of_a, Sums& of_b) {
+    const i64 slope = a.gain > b.gain ? pull.slope : -pull.slope;
+    of_a.g -= slope;
+    of_a.h += pull.curve;
+    of_b.g += slope;
+    of_b.h += pull.curve;
+}
+
+template <bool SHARED>
+static __device__ __forceinline__ void add_sums(u64* sums, i32 place, const Sums& own) {
+    add_to<SHARED>(sums + 2 * place, own.g);
+    add_to<SHARED>(sums + 2 * place + 1, own.h);
+}
+
+// What the lane before has.
+static __device__ __forceinline__ Sums passed_on(Sums own) {
+    const i32 next = (threadIdx.x + 1) % LANES;
+    return {__shfl_sync(ALL_LANES, own.g, next), __shfl_sync(ALL_LANES, own.h, next)};
+}
+
+// Adds the pairs of 32 rows from `first` on with each other, of which at least one is of the first `top`. Half a round has
+// all: each lane's row meets those of the 16 lanes behind it, the last of them in half of the lanes.
+template <bool SHARED>
+static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
+                                                      i32 first, u64* sums) {
+    const i32 lane = threadIdx.x % LANES, b = first + lane;
+    const Row own = places.at(min(b, n - 1));
+    Sums of_b = {0, 0}, of_a = {0, 0};
+    i64 total = 0;
+    for (i32 turn = 1; turn <= LANES / 2; ++turn) {
+        of_a = passed_on(of_a);
+        const i32 a = first + (lane + turn) % LANES;
+        const bool is_pair = min(a, b) < top && max(a, b) < n && (turn < LANES / 2 || lane < LANES / 2);
+        const Row row = places.at(min(a, n - 1));
+        const Pull pull = pull_of(row, own, a < b, is_pair ? worth : 0.0f, by_score);
+        add_pair(row, own, pull, of_a, of_b);
+        total += pull.slope;
+    }
+    add_sums<SHARED>(sums, b, of_b);
+    add_sums<SHARED>(sums, first + (lane + LANES / 2) % LANES, of_a);
+    return total;
+}
+
 // Adds the pairs of the first `top` of `n` rows with the rows of a warp's tiles of 32, from `tile` on and every `stride`th:
-// to `g` and `h` of these, and to `sums` of the first rows, (g, h) each, of which there is a multiple of 32. The sum of the
+// to `own_sums` of these, and to `sums` of the first rows, (g, h) each, of which there is a multiple of 32. The sum of the
 // sizes of their gradients, by this lane. Each of the first rows goes round all lanes, with what it gains there.
 template <bool SHARED>
 static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
-                                                    i32 tile, i32 stride, u64* sums, i64 (&g)[OWN], i64 (&h)[OWN]) {
+                                                    i32 tile, i32 stride, u64* sums, Sums (&own_sums)[OWN]) {
     const i32 lane = threadIdx.x % LANES;
     Row own[OWN];
+    float worths[OWN];
     i64 total = 0;
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k) {
-        own[k] = places.at(min((tile + k * stride) * LANES + lane, n - 1));
-        g[k] = h[k] = 0;
+        const i32 b = (tile + k * stride) * LANES + lane;
+        own[k] = places.at(min(b, n - 1));
+        worths[k] = b < n ? worth : 0.0f;
+        own_sums[k] = {0, 0};
     }
     top = min(top, n);
     for (i32 first = 0; first < top; first += LANES) {
-        if ((tile + (OWN - 1) * stride) * LANES < first) continue;
-        i64 of_g = 0, of_h = 0;
+        u32 later = 0;  // tiles of the warp behind these rows
+        bool is_own = false;
+#pragma unroll
+        for (i32 k = 0; k < OWN; ++k) {
+            const i32 begin = (tile + k * stride) * LANES;
+            later |= (begin > first && begin < n ? 1u : 0u) << k;
+            is_own = is_own || begin == first;
+        }
+        if (is_own) total += add_inner_pairs<SHARED>(places, n, top, worth, by_score, first, sums);
+        if (later == 0) continue;
+        Sums of_first = {0, 0};
         for (i32 turn = 0; turn < LANES; ++turn) {
             const i32 a = first + (lane + turn) % LANES;
             const Row row = places.at(min(a, n - 1));
 #pragma unroll
             for (i32 k = 0; k < OWN; ++k) {
-                const i32 begin = (tile + k * stride) * LANES, b = begin + lane;
-                const bool is_own = begin == first;  // the tile of the first rows themselves: half a round has all pairs
-                if (begin < first || begin >= n || (is_own && (turn == 0 || turn > LANES / 2))) continue;
-                bool is_pair = min(a, b) < top && max(a, b) < n;
-                if (is_own && turn == LANES / 2) is_pair = is_pair && lane < LANES / 2;
-                const Pull pull = pull_of(row, own[k], a < b, is_pair ? worth : 0.0f, by_score);
-                const i64 slope = row.gain > own[k].gain ? pull.slope : -pull.slope;
-                g[k] += slope;
-                h[k] += pull.curve;
-                of_g -= slope;
-                of_h += pull.curve;
+                if ((later >> k & 1u) == 0) continue;
+                const Pull pull = pull_of(row, own[k], true, a < top ? worths[k] : 0.0f, by_score);
+                add_pair(row, own[k], pull, of_first, own_sums[k]);
                 total += pull.slope;
             }
-            of_g = __shfl_sync(ALL_LANES, of_g, (lane + 1) % LANES);
-            of_h = __shfl_sync(ALL_LANES, of_h, (lane + 1) % LANES);
+            of_first = passed_on(of_first);
         }
-        add_to<SHARED>(sums + 2 * (first + lane), of_g);
-        add_to<SHARED>(sums + 2 * (first + lane) + 1, of_h);
+        add_sums<SHARED>(sums, first + lane, of_first);
     }
     return total;
 }
@@ -199,21 +250,19 @@ static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, cons
     const u64 own_key = draw(draws.key, draws.ids[begin + row]);
     const i32 a = place[row];
     const Row own = places.at(a);
-    i64 g = 0, h = 0, total = 0;
+    Sums of_a = {0, 0};
+    i64 total = 0;
     for (i32 i = 0; i < drawn; ++i) {
         const u32 other = static_cast<u32>((draw(own_key, i) >> 32) * others >> 32);
         const i32 b = place[draws.by_label[begin + (other < first ? other : other + (last - first))]];
         const Row row_b = places.at(b);
         const Pull pull = pull_of(own, row_b, a < b, worth, by_score);
-        const i64 slope = own.gain > row_b.gain ? pull.slope : -pull.slope;
-        g -= slope;
-        h += pull.curve;
+        Sums of_b = {0, 0};
+        add_pair(own, row_b, pull, of_a, of_b);
+        add_sums<SHARED>(sums, b, of_b);
         total += pull.slope;
-        add_to<SHARED>(sums + 2 * b, slope);
-        add_to<SHARED>(sums + 2 * b + 1, pull.curve);
     }
-    add_to<SHARED>(sums + 2 * a, g);
-    add_to<SHARED>(sums + 2 * a + 1, h);
+    add_sums<SHARED>(sums, a, of_a);
     return total;
 }
 
@@ -324,8 +373,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
         own_total += add_drawn_pairs<true>(places, draws, place, n, begin, i, drawn, worths[query], by_score, sums);
 #else
     const i32 tile = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    i64 own_g[OWN], own_h[OWN];
-    const i64 own_total = add_top_pairs<true>(places, n, top, worths[query], by_score, tile, warps, sums, own_g, own_h);
+    Sums own_sums[OWN];
+    const i64 own_total = add_top_pairs<true>(places, n, top, worths[query], by_score, tile, warps, sums, own_sums);
 #endif
     const i64 of_warp = sum_of_warp(own_total);
     if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
@@ -342,10 +391,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     for (i32 k = 0; k < OWN; ++k) {
         const i32 i = (tile + k * warps) * LANES + threadIdx.x % LANES;
         if (i >= n) continue;
-        if (i < n_sums) own_g[k] += static_cast<i64>(sums[2 * i]), own_h[k] += static_cast<i64>(sums[2 * i + 1]);
+        Sums found = own_sums[k];
+        if (i < n_sums) found.g += static_cast<i64>(sums[2 * i]), found.h += static_cast<i64>(sums[2 * i + 1]);
         const u32 row = order[begin + static_cast<u32>(keys[i])];
-        g[row] = gradient_of(own_g[k], scale, factor);
-        h[row] = gradient_of(own_h[k], scale, factor);
+        g[row] = gradient_of(found.g, scale, factor);
+        h[row] = gradient_of(found.h, scale, factor);
     }
 #endif
 }
@@ -499,14 +549,12 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
 #else
     constexpr i32 STRIDE = PART_THREADS / LANES;
     const i32 begin = static_cast<i32>(first / LANES + threadIdx.x / LANES);
-    i64 own_g[OWN], own_h[OWN];
-    total = add_top_pairs<false>(places, n, top, worth, ranking.by_score, begin, STRIDE, own_sums, own_g, own_h);
+    Sums of_own[OWN];
+    total = add_top_pairs<false>(places, n, top, worth, ranking.by_score, begin, STRIDE, own_sums, of_own);
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k) {
         const i32 own = (begin + k * STRIDE) * LANES + threadIdx.x % LANES;
-        if (own >= n) continue;
-        add_to<false>(own_sums + 2 * own, own_g[k]);
-        add_to<false>(own_sums + 2 * own + 1, own_h[k]);
+        if (own < n) add_sums<false>(own_sums, own, of_own[k]);
     }
 #endif
     total = sum_of_warp(total);
