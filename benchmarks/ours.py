@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.real_sets import Part
+
 Matrix = Any
 """A NumPy array or a scipy.sparse CSR matrix; for training and its peers on a GPU, CuPy's too."""
 Vector = npt.NDArray[np.float32]
@@ -50,6 +52,15 @@ def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> 
     import daskboost
 
     return daskboost.train({"n_jobs": threads(), **params}, dataset, num_boost_round=rounds, **more)
+
+
+def ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> Vector:
+    """Our scores of test rows."""
+    import daskboost
+
+    with daskboost.QuantizedDataset(train.x, train.y, qid=train.group) as data:
+        booster = daskboost.train({"device": "cpu", "n_jobs": threads(), **params}, data, rounds)
+    return np.asarray(booster.predict(test.x), np.float32)
 
 
 def classifier(**params: Any) -> Any:

@@ -182,5 +182,36 @@ def lightgbm_scores(task: str, params: Mapping[str, Any], train: Part, test: Par
     return found if test.base_margin is None else np.exp(found + test.base_margin)
 
 
+def xgboost_ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> Vector:
+    """XGBoost's scores of test rows, ranked by its histogram method."""
+    import xgboost
+
+    matrix = xgboost.DMatrix(train.x, train.y, qid=train.group, nthread=threads())
+    booster = xgboost_train(params, matrix, rounds)
+    return np.asarray(booster.predict(xgboost.DMatrix(test.x, nthread=threads())), np.float32)
+
+
+def lightgbm_ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> Vector:
+    """LightGBM's scores of test rows; rows of a query follow each other."""
+    import lightgbm
+
+    sizes = np.unique(np.asarray(train.group), return_counts=True)[1]
+    own = {"num_threads": threads(), "verbosity": -1, "deterministic": True, **params}
+    booster = lightgbm.train(own, lightgbm.Dataset(train.x, train.y, group=sizes), num_boost_round=rounds)
+    return np.asarray(booster.predict(test.x), np.float32)
+
+
+def catboost_ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> Vector:
+    """CatBoost's scores of test rows; rows of a query follow each other."""
+    import catboost
+
+    pool = catboost.Pool(train.x, train.y, group_id=train.group, thread_count=threads())
+    model = catboost.CatBoost({
+        "iterations": rounds, "thread_count": threads(), "allow_writing_files": False, "logging_level": "Silent",
+        **params,
+    })  # fmt: skip
+    return np.asarray(model.fit(pool).predict(test.x), np.float32)
+
+
 def _task_type(device: str) -> str:
     return "GPU" if device == "cuda" else "CPU"

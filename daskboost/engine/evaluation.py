@@ -163,8 +163,10 @@ class Evaluator:
         metrics, groups = [metric for metric in self.metrics if metric.by_query], self.evaluated.groups
         if not metrics or not groups:
             return [metric.partial(np.empty(0), np.empty(0)) for metric in metrics]
-        every = self.evaluated.margins(range(len(groups)))
-        prediction = self._device.fetch(self.objective.evaluation(every, self._device.xp))
+        prediction = np.concatenate([  # on the host, where all rows need no memory of a device
+            self._device.fetch(self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp))
+            for batch in self._batches
+        ])  # fmt: skip
         return [metric.of_queries(self._queries, prediction) for metric in metrics]
 
     @cached_property

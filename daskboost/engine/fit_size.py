@@ -124,6 +124,13 @@ class FitOutline:
         )  # fmt: skip
 
 
+QUERY_ROW_BYTES = 32
+"""Place, label and id of a row in the order of queries, and, where there are several chunks, its margin and gradients
+once more, float32."""
+RANKED_ROW_BYTES = 24
+"""Place and label of a row in the order of queries, its prediction, and that in this order, with what joins them."""
+
+
 @dataclass(frozen=True)
 class EnginePlace:
     """Where an engine runs, and what is decided for it beforehand."""
@@ -196,6 +203,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         max_leaves=leaf_limit(params), n_rounds=outline.n_rounds, small_data=recipe.small_data, has_weight=has_weight,
         keep_gradients=recipe.keeps_round(place.keep_gradients), n_threads=place.n_threads,
         gpu_gradients=_gpu_gradients(objective, stored=recipe.vector_leaves),
+        query_row_bytes=recipe.by_query * QUERY_ROW_BYTES,
+        ranked_row_bytes=any(metric.by_query for metric in metrics) * RANKED_ROW_BYTES,
         leaf_count_bytes=0 if recipe.quantiles is None else 8 << max(DIGITS),
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         evaluates_margins=bool(np.may_share_memory(objective.evaluation(margins), margins)),

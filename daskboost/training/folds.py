@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.saved.subset import row_mask
-from daskboost.dtypes import Float32, Int64
+from daskboost.dtypes import Array, Int64
 from daskboost.errors import ParameterError
 from daskboost.hashing import Purpose, draws, key
 from daskboost.training.dataset import QuantizedDataset
@@ -29,7 +29,7 @@ def make_folds(
         In this process.
     folds : int, or iterable of (training rows, held-out rows)
         Rows by positions or marks, such as ``KFold(5).split(X)`` gives. A number makes as many of equal sizes, by
-        hashes of the rows' positions.
+        hashes of the rows' positions; where rows have queries, as many of equal numbers of whole queries.
     random_state, repeat : int
         What the hashes depend on.
     stratified : bool
@@ -74,7 +74,10 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
 
 
 def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Any]:
-    """Rows dealt out in the order of their hashes, within their label where folds are stratified."""
+    """Rows, or whole queries where rows have these, dealt out in the order of their hashes; rows within their label
+    where folds are stratified."""
+    if data.info.has("qid"):
+        return _dealt_queries(data, n, random_state, repeat, stratified)
     if not 2 <= n <= data.n_rows:
         raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
     hashes = draws(key(random_state, Purpose.FOLDS, repeat), np.arange(data.n_rows, dtype=np.uint64))
@@ -84,12 +87,28 @@ def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, strat
     return [(fold != k, fold == k) for k in range(n)]
 
 
-def _labels(data: QuantizedDataset) -> Float32:
+def _dealt_queries(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Any]:
+    if stratified:
+        raise ParameterError("stratified=True deals out rows by label, and queries stay whole; leave it out")
+    queries, query_of_row = np.unique(_column(data, "qid"), return_inverse=True)
+    if not 2 <= n <= len(queries):
+        raise ParameterError(f"folds={n} must lie between 2 and the number of queries, {len(queries)}")
+    hashes = draws(key(random_state, Purpose.FOLDS, repeat), queries.view(np.uint64))
+    fold: Int64 = np.empty(len(queries), np.int64)
+    fold[np.argsort(hashes, kind="stable")] = np.arange(len(queries)) % n
+    return [(fold[query_of_row] != k, fold[query_of_row] == k) for k in range(n)]
+
+
+def _labels(data: QuantizedDataset) -> Array:
     """Return the labels of all rows, in order."""
     if not data.info.has("label"):
         raise ParameterError("stratified=True needs labels; make the data set with y")
+    return _column(data, "label")
+
+
+def _column(data: QuantizedDataset, name: str) -> Array:
+    """Return a column of all rows, in order, by the name of its field."""
     every = [entry for shard in data.shards.shards for entry in shard.entries]
     entries = sorted(every, key=operator.attrgetter("first_row"))
-    return np.concatenate([
-        entry.rows.label if entry.selected is None else entry.rows.label[entry.selected] for entry in entries
-    ])  # fmt: skip
+    columns = [(getattr(entry.rows, name), entry.selected) for entry in entries]
+    return np.concatenate([own if selected is None else own[selected] for own, selected in columns])

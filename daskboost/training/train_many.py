@@ -63,7 +63,8 @@ def train_many(
     folds : int, or iterable of (training rows, held-out rows), optional
         Every candidate is trained on each fold's training rows and evaluated on those held out, as the last evaluation
         set, named "valid". Rows by positions or marks, such as scikit-learn's ``KFold(5).split(X)`` gives; a number
-        makes as many folds of equal sizes, by hashes of row numbers and of the first candidate's `random_state`.
+        makes as many folds of equal sizes, by hashes of row numbers and of the first candidate's `random_state`; of
+        rows that have a `qid`, queries stay whole.
     evals : sequence of (QuantizedDataset, name)
         As for `train`, for every model.
     early_stopping_rounds : int, optional

@@ -44,7 +44,8 @@ def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan
         columns_bytes=min(train.column_bytes(train.resident_rows), column_bytes),
         order_bytes=n_trees * order_bytes(train, size.small_data, size.width),
         gradients_bytes=8 * size.sketch_columns * train.n_rows
-        + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows)),
+        + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows))
+        + size.query_row_bytes * train.n_rows,
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
         histograms_bytes=n_trees * histograms_bytes(size) + told_bytes(size),
@@ -118,7 +119,8 @@ def sample_rows(share: float, n_rows: int) -> int:
 def evaluation_bytes(size: FitSize) -> int:
     """Return the bytes of evaluation sets."""
     return sum(
-        each.stored_bytes + view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows
+        each.stored_bytes + view_bytes(each)
+        + (4 * (size.n_outputs + 1 + size.has_weight) + size.ranked_row_bytes) * each.n_rows
         for each in size.evals
     )
 

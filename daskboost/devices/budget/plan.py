@@ -110,6 +110,10 @@ class FitSize:
     """Whether float gradients of all rows stay in memory between their range and their quantizing, on the CPU and where
     they are made by expressions."""
     gpu_gradients: GpuGradients
+    query_row_bytes: int = 0
+    """Bytes of a training row for gradients that are computed by query, on the CPU; 0 where they are not."""
+    ranked_row_bytes: int = 0
+    """Bytes of a row of an evaluation set for metrics of queries, on the host; 0 where there are none."""
     leaf_count_bytes: int = 0
     """Bytes of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
     without_host: bool = False

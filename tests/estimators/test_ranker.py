@@ -1,0 +1,119 @@
+"""`DaskBoostRanker`, and queries in the other estimators."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from reference.ranking import ranking_metric
+from sklearn.base import clone
+
+from daskboost import DaskBoostClassifier, DaskBoostRanker, DaskBoostRegressor, QuantizedDataset, train
+from daskboost.errors import DataError, ParameterError
+
+RNG = np.random.default_rng(0)
+N = 900
+X = RNG.normal(size=(N, 4)).astype(np.float32)
+QID = RNG.integers(0, 60, N)
+Y = np.clip(np.rint(X[:, 0] + RNG.normal(size=N) + 1), 0, 4)
+OPTIONS: dict[str, Any] = {"n_estimators": 10, "max_depth": 3, "n_jobs": 2}
+
+
+def test_the_model_is_that_of_train() -> None:
+    ranker = DaskBoostRanker(**OPTIONS, lambdarank_num_pair_per_sample=5).fit(X, Y, qid=QID)
+    params = {"objective": "rank:ndcg", "max_depth": 3, "lambdarank_num_pair_per_sample": 5}
+    expected = train(params, QuantizedDataset(X, Y, qid=QID), 10)
+    assert ranker.booster_.to_bytes("json") == expected.to_bytes("json")
+    assert ranker.predict(X).shape == (N,)
+    assert clone(ranker).get_params()["lambdarank_num_pair_per_sample"] == 5
+
+
+@pytest.mark.parametrize("exponential", [True, False])
+def test_score_is_ndcg_of_any_kind_of_rows(exponential: bool) -> None:
+    weight = RNG.uniform(0.5, 2, 60).astype(np.float32)[QID]
+    ranker = DaskBoostRanker(**OPTIONS, ndcg_exp_gain=exponential).fit(X, Y, qid=QID, sample_weight=weight)
+    score = ranker.predict(X)
+    rows = [np.flatnonzero(QID == query) for query in range(60)]
+    queries = [(Y[own], score[own], float(weight[own[0]])) for own in rows]
+    expected = ranking_metric("ndcg", 0, False, exponential, queries)
+    assert ranker.score(X, Y, QID, weight) == pytest.approx(expected, rel=1e-12)
+    frame = pd.DataFrame(X).rename(columns=str).assign(y=Y, q=QID, w=weight)
+    fitted = DaskBoostRanker(**OPTIONS, ndcg_exp_gain=exponential).fit(frame, "y", qid="q", sample_weight="w")
+    for given in (frame, dd.from_pandas(frame, npartitions=3)):
+        assert fitted.score(given, "y", qid="q", sample_weight="w") == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(DataError, match="score needs qid"):
+        ranker.score(X, Y, None)
+
+
+def test_evaluation_sets_have_queries_of_their_own() -> None:
+    ranker = DaskBoostRanker(**OPTIONS, eval_metric=["map@3", "ndcg@10"], early_stopping_rounds=3)
+    ranker.fit(X[:600], Y[:600] > 1, qid=QID[:600], eval_set=[(X[:600], Y[:600] > 1), (X[600:], Y[600:] > 1)],
+               eval_qid=[QID[:600], QID[600:]])  # fmt: skip
+    assert list(ranker.evals_result_["validation_1"]) == ["map@3", "ndcg@10"]
+    assert ranker.best_score == max(ranker.evals_result_["validation_1"]["ndcg@10"])
+
+
+def test_default_metrics() -> None:
+    for objective, name in (("rank:pairwise", "ndcg@32"), ("rank:map", "map@32")):
+        ranker = DaskBoostRanker(**OPTIONS, objective=objective)
+        ranker.fit(X, Y > 1, qid=QID, eval_set=[(X, Y > 1)], eval_qid=[QID])
+        assert list(ranker.evals_result_["validation_0"]) == [name]
+
+
+def test_regressors_and_classifiers_take_metrics_of_queries() -> None:
+    regressor = DaskBoostRegressor(**OPTIONS, eval_metric="ndcg@5")
+    regressor.fit(X, Y, qid=QID, eval_set=[(X, Y)], eval_qid=[QID])
+    assert regressor.evals_result_["validation_0"]["ndcg@5"][-1] > 0.8
+    classifier = DaskBoostClassifier(**OPTIONS, eval_metric="map")
+    classifier.fit(X, Y > 1, qid=QID, eval_set=[(X, Y > 1)], eval_qid=[QID])
+    assert classifier.evals_result_["validation_0"]["map"][-1] > 0.8
+
+
+def test_files_keep_the_kind_of_model(tmp_path: Path) -> None:
+    ranker = DaskBoostRanker(**OPTIONS).fit(X, Y, qid=QID)
+    ranker.save_model(tmp_path / "ranker.json")
+    loaded = DaskBoostRanker().load_model(tmp_path / "ranker.json")
+    assert np.array_equal(loaded.predict(X), ranker.predict(X))
+    assert loaded.score(X, Y, QID) == ranker.score(X, Y, QID)
+    with pytest.raises(ParameterError, match="DaskBoostRegressor cannot be a model of objective 'rank:ndcg'"):
+        DaskBoostRegressor().load_model(tmp_path / "ranker.json")
+    DaskBoostRegressor(**OPTIONS).fit(X, Y).save_model(tmp_path / "regressor.json")
+    with pytest.raises(ParameterError, match="DaskBoostRanker cannot be a model of objective 'reg:squarederror'"):
+        DaskBoostRanker().load_model(tmp_path / "regressor.json")
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (DaskBoostRanker(), {}, DataError, "objective='rank:ndcg' ranks the rows of queries; pass qid"),
+    (DaskBoostRanker(), {"qid": QID[1:]}, DataError, "qid has 899 rows, but X has 900"),
+    (DaskBoostRanker(), {"qid": QID, "eval_set": [(X, Y)]}, DataError, "eval_set[0] has no queries"),
+    (DaskBoostRanker(), {"qid": QID, "eval_set": [(X, Y)], "eval_qid": QID}, ParameterError, "eval_qid is of type"),
+    (DaskBoostRanker(), {"qid": QID, "y": Y - 1}, DataError, "label -1 is out of range"),
+    (DaskBoostRanker(objective="reg:squarederror"), {"qid": QID}, ParameterError, "ranks nothing"),
+    (DaskBoostRanker(device="cuda"), {"qid": QID}, ParameterError, "device='cuda' does not go with"),
+    (DaskBoostRegressor(objective="rank:ndcg"), {"qid": QID}, ParameterError, "use DaskBoostRanker"),
+    (DaskBoostRegressor(eval_metric="ndcg"), {"eval_set": [(X, Y)]}, DataError, "which eval_metric='ndcg' needs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "given", "error", "message"), REFUSED)
+def test_bad_input_is_refused_before_rows_are_quantized(
+    model: Any, given: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("rows are quantized")
+
+    monkeypatch.setattr("daskboost.training.dataset.quantize_here", never)
+    with pytest.raises(error, match=re.escape(message)):
+        model.fit(**{"X": X, "y": Y, **given})
+
+
+def test_rows_on_a_cluster_are_refused_before_they_are_read(cluster_client: Client) -> None:
+    frame = dd.from_pandas(pd.DataFrame(X).rename(columns=str).assign(y=Y, q=QID), npartitions=3)
+    with pytest.raises(ParameterError, match="needs all rows of a query in one place, and the rows lie on a cluster"):
+        DaskBoostRanker(**OPTIONS).fit(frame, "y", qid="q")
