@@ -5,17 +5,13 @@
 // own sums, so that each pair is computed once, and no two lanes add to one sum at a time. A warp takes about 80
 // instructions for 32 pairs, which is what the kernel takes its time for: memory is read and written once a row.
 //
-// Queries that are too large for a block are sorted in global memory, in tiles that are merged two by two, and many blocks
-// have the rows of one:
+// Of queries that are too large for a block, which `sort_queries.cu` has sorted, many blocks have the rows of one:
 //
-//   sort_tiles    scores -> sorted tiles of keys     merge_tiles   runs of tiles -> runs of twice as many
 //   sum_shares    sums of tiles, for precisions      place_rows    sorted keys -> what pairs are computed from
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1
 // budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
-// budget: sort_tiles registers=64 shared=8*TILE
-// budget: merge_tiles registers=40 shared=0
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=80 shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=96 shared=0
@@ -23,8 +19,8 @@
 #include "block.cuh"
 #include "elementary.cuh"
 #include "hashing.cuh"
-#include "keys.cuh"
 #include "logarithm.cuh"
+#include "ranking.cuh"
 
 #ifndef WEIGHT
 #define WEIGHT 1  // what pairs count: 0 the same, 1 the change of NDCG, 2 that of average precision
@@ -36,7 +32,6 @@
 #define NDCG 1
 #define MAP 2
 #define THREADS 512  // most of a block
-#define TILE 2048    // rows of a large query that a block sorts
 #define WARPS (THREADS / 32)
 
 constexpr i32 OWN = 4;               // rows of a lane
@@ -73,33 +68,6 @@ struct Places {
         return row;
     }
 };
-
-// Keys of increasing order for decreasing scores; of equal scores the first row comes first.
-static __device__ __forceinline__ u64 key_of_row(float score, u32 row) {
-    return static_cast<u64>(~key_of(score)) << 32 | row;
-}
-
-// Scores that are not finite are the first ones or the last ones of a query.
-static __device__ __forceinline__ bool is_finite_key(u64 key) {
-    const float score = value_of(~static_cast<u32>(key >> 32));
-    return score - score == 0;
-}
-
-// Sorts as many keys in shared memory as a power of two by bitonic merges; called by all threads of the block.
-static __device__ __forceinline__ void sort_keys(u64* keys, i32 size) {
-    for (i32 width = 2; width <= size; width *= 2) {
-        for (i32 step = width / 2; step > 0; step /= 2) {
-            for (i32 i = threadIdx.x; i < size / 2; i += blockDim.x) {
-                const i32 low = 2 * i - (i & (step - 1)), high = low + step;
-                const u64 a = keys[low], b = keys[high];
-                if ((a > b) == ((low & width) == 0)) keys[low] = b, keys[high] = a;
-            }
-            __syncthreads();
-        }
-    }
-}
-
-static __device__ __forceinline__ i32 power_from(i32 n) { return n <= 2 ? n : 1 << (32 - __clz(n - 1)); }
 
 // Adds to a sum in global memory, or in shared memory, whose atomics are of 32 bits.
 template <bool SHARED>
@@ -400,60 +368,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
 #endif
 }
 
-// Queries that are too large for a block. `tiles` : see Tile; a block has one of them. `keys` and all other arrays that are
+// Queries that are too large for a block. `tiles` : see Tile of ranking.cuh; a block has one of them. `keys` and all other arrays that are
 // not of the queries or of all rows: by place, those of a query from a multiple of 32 on.
-
-// Rows of a large query at places that follow one another.
-struct Tile {
-    i64 query;
-    i64 number;  // of the query among the large ones
-    i64 base;    // of its first place
-    i64 first;   // its own first place within the query, a multiple of TILE
-    i64 n;       // rows of the query
-
-    __device__ __forceinline__ i32 size() const { return static_cast<i32>(min(n - first, static_cast<i64>(TILE))); }
-};
-
-// `sums` and `totals` become zeros.
-extern "C" __global__ void __launch_bounds__(THREADS) sort_tiles(
-    const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
-    const float* __restrict__ margins, u64* __restrict__ keys, u64* __restrict__ sums, u64* __restrict__ totals) {
-    __shared__ u64 own[TILE];
-    const Tile tile = tiles[blockIdx.x];
-    const i32 n = tile.size(), size = power_from(n);
-    for (i32 i = threadIdx.x; i < size; i += THREADS) {
-        const i64 row = tile.first + i;
-        own[i] = i < n ? key_of_row(margins[order[begins[tile.query] + row]], static_cast<u32>(row)) : ~0ull;
-    }
-    __syncthreads();
-    sort_keys(own, size);
-    const i64 place = tile.base + tile.first;
-    for (i32 i = threadIdx.x; i < n; i += THREADS) {
-        keys[place + i] = own[i];
-        sums[2 * (place + i)] = sums[2 * (place + i) + 1] = 0;
-    }
-    if (tile.first == 0 && threadIdx.x == 0) totals[tile.number] = 0;
-}
-
-// Sorted runs of `run` keys become runs of twice as many: a key's place follows from how many keys of the other run come
-// before it.
-extern "C" __global__ void __launch_bounds__(THREADS) merge_tiles(
-    const Tile* __restrict__ tiles, const u64* __restrict__ keys, i64 run, u64* __restrict__ merged) {
-    const Tile tile = tiles[blockIdx.x];
-    const i64 own = tile.first / run * run, other = tile.first / run % 2 == 0 ? own + run : own - run;
-    const i64 n_other = other < tile.n ? min(run, tile.n - other) : 0;
-    const u64* const others = keys + tile.base + other;
-    for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
-        const u64 key = keys[tile.base + tile.first + i];
-        i64 low = 0, high = n_other;
-        while (low < high) {
-            const i64 middle = (low + high) / 2;
-            if (others[middle] < key) low = middle + 1;
-            else high = middle;
-        }
-        merged[tile.base + min(own, other) + (tile.first + i - own) + low] = key;
-    }
-}
 
 // Relevant rows of each tile, and their shares; `of_tiles` : shape (tiles, 2).
 extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
@@ -471,18 +387,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
     if (threadIdx.x == 0) of_tiles[2 * blockIdx.x] = relevant, of_tiles[2 * blockIdx.x + 1] = shares;
 }
 
-// Gains by place; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
-extern "C" __global__ void __launch_bounds__(THREADS) place_rows(
+// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
-    float* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place) {
+    float* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,
+    u64* __restrict__ totals) {
     const Tile tile = tiles[blockIdx.x];
     const i64 from = tile.base + tile.first;
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const u32 row = static_cast<u32>(keys[from + i]);
         by_place[from + i] = gains[begins[tile.query] + row];
         if (DRAWN) place[tile.base + row] = static_cast<u32>(tile.first + i);
+        sums[2 * (from + i)] = sums[2 * (from + i) + 1] = 0;
     }
+    if (tile.first == 0 && threadIdx.x == 0) totals[tile.number] = 0;
 #if WEIGHT == MAP
     __shared__ i64 of_shares[WARPS];
     __shared__ i64 storage[WARPS];

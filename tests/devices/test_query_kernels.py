@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from strategies.pairs import pairs_of
 
 from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.rows.queries import QueryKernels, block_bytes, most_block_rows
+from daskboost.devices.gpu.rows.queries import QueryKernels, block_bytes
+from daskboost.devices.gpu.rows.query_order import most_block_rows
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.engine.query_rows import QueryRows
@@ -122,6 +123,6 @@ def test_scores_that_are_not_finite_have_no_gradients(n: int, runtime: Runtime) 
 
 def test_less_shared_memory_has_smaller_blocks() -> None:
     loss = LOSSES[-1]
-    assert most_block_rows(loss, 227 << 10) == 2048
-    assert most_block_rows(loss, 64 << 10) == 1024
+    assert most_block_rows(partial(block_bytes, loss), 227 << 10) == 2048
+    assert most_block_rows(partial(block_bytes, loss), 64 << 10) == 1024
     assert block_bytes(loss, 1024) <= 64 << 10

@@ -13,6 +13,7 @@ from training.plan_shapes import within
 
 from daskboost import QuantizedDataset, plan, train
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.engine import passes
 
 WHERE = [pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu)]
 FITS = pairs_of({
@@ -79,6 +80,34 @@ def test_a_fit_goes_on_with_the_draws_of_its_rounds(
 
 
 @pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_are_the_cpus_though_the_host_does_not_wait(
+    weighted: bool, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the rows that are trained on, and of others with a query that no block has."""
+    emulate(where, monkeypatch)
+    params = {"objective": "rank:ndcg", "max_depth": 3, "max_bin": 32, "n_jobs": 1}
+    params["eval_metric"] = ["ndcg@5", "ndcg", "map@10-", "pre@3", "mrr", "rmse"]
+    evaluate, results = passes.RowSets.evaluate, []
+
+    def on_host(self: passes.RowSets, message: Any) -> Any:
+        assert self._device.name == "cpu"
+        return evaluate(self, message)
+
+    monkeypatch.setattr(passes.RowSets, "evaluate", on_host)
+    data, other = make_data(600, weighted=weighted, large=False), make_data(2_700, weighted=weighted, large=True)
+    with QuantizedDataset.from_dask(**data, max_bin=32, n_jobs=1) as dataset, (
+        QuantizedDataset.from_dask(**other, reference=dataset, n_jobs=1)
+    ) as unseen:
+        for device in ("cpu", "cuda"):
+            found: dict[str, Any] = {}
+            evals = [(dataset, "train"), (unseen, "unseen")]
+            train({**params, "device": device}, dataset, 4, evals=evals, evals_result=found)
+            results.append(found)
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_rows_that_stream(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries that lie across chunks, whose bins have no room on the GPU together."""
     emulate(where, monkeypatch)
@@ -104,10 +133,12 @@ def test_a_fit_stays_within_its_plan(
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     params = {"objective": objective, "lambdarank_pair_method": method, "max_depth": 4, "device": "cuda", "n_jobs": 1}
     data = make_data(8_000, weighted=False, large=large)
+    params |= {"max_bin": 64, "eval_metric": ["ndcg@10", "map"]}
     with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
-        planned = plan({**params, "max_bin": 64}, dataset, num_boost_round=3)
-        assert planned.without_host
-        train({**params, "max_bin": 64}, dataset, 3)
+        evals = [(dataset, "train")] if method == "topk" else []
+        planned = plan(params, dataset, num_boost_round=3, evals=evals)
+        assert planned.without_host and planned.watched == bool(evals)
+        train(params, dataset, 3, evals=evals)
     within(runtime.meter.pool.total_bytes, planned)
     runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"

@@ -6,11 +6,13 @@ Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
-from daskboost.devices.budget.plan import FitSize
+from daskboost.devices.budget.plan import FitSize, QueryCounts
 from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.gpu.rows import ranked
 from daskboost.devices.gpu.rows.feature_groups import room_bytes
 from daskboost.devices.gpu.rows.metrics import (
     SCORE_ROWS,
@@ -18,7 +20,8 @@ from daskboost.devices.gpu.rows.metrics import (
     score_bytes,
     sum_shapes,
 )
-from daskboost.devices.gpu.rows.queries import TILE, large_shapes, most_block_rows, padded, row_shapes
+from daskboost.devices.gpu.rows.queries import block_bytes, large_shapes, row_shapes
+from daskboost.devices.gpu.rows.query_order import TILE, BlockBytes, most_block_rows, padded, sort_shapes
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
@@ -90,7 +93,15 @@ def watched_bytes(size: FitSize) -> int:
     most = max(n_rows, default=0)
     copied = [each.n_rows for each in size.evals if each.n_rows and evaluated_together(size, each)[1]]
     shapes = watched_shapes(max(copied, default=0), 0 if size.evaluates_margins else most, size.n_outputs)
-    return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES
+    of_queries = sum(ranked_bytes(size, counts) for counts in size.ranked)
+    return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES + of_queries
+
+
+def ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
+    """Return the bytes of `RankedLabels` of an evaluation set, all of whose metrics may be of queries."""
+    n_rows, _, n_tiles = _large_queries(size, counts, ranked.block_bytes)
+    known = bytes_of(ranked.ranked_shapes(counts.n_rows, counts.n_queries, counts.most))
+    return known + bytes_of(sort_shapes(n_rows, n_tiles)) + (4 + 8 * size.n_metrics) * counts.n_queries
 
 
 def _margin_bytes(size: FitSize, rows: SetSize) -> int:
@@ -198,17 +209,23 @@ def gradients_bytes(size: FitSize) -> int:
 
 def query_bytes(size: FitSize) -> int:
     """Return the bytes of `QueryKernels`, with the keys of all rounds' draws."""
-    if size.queries is None:
+    if size.queries is None or size.query_loss is None:
         return 0
-    loss, counts = size.queries
-    most = most_block_rows(loss, room_bytes(size.block_bytes))
-    large = [(own, n) for own, n in counts if own > most]
-    shapes = large_shapes(
-        loss, sum(n * padded(own) for own, n in large), sum(n for _, n in large),
+    loss, counts = size.query_loss, size.queries
+    n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
+    known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
+    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles)) + bytes_of(sort_shapes(n_rows, n_tiles))
+    return known + large + 8 * size.n_rounds
+
+
+def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) -> tuple[int, int, int]:
+    """Return the rows of queries that have no block, each query's padded, how many these are, and their tiles."""
+    most = most_block_rows(block_bytes, room_bytes(size.block_bytes))
+    large = [(own, n) for own, n in counts.of_sizes if own > most]
+    return (
+        sum(n * padded(own) for own, n in large), sum(n for _, n in large),
         sum(n * -(-own // TILE) for own, n in large),
     )  # fmt: skip
-    known = row_shapes(loss, size.queries.n_rows, size.queries.n_queries, size.queries.most)
-    return bytes_of(known) + bytes_of(shapes) + 4 * size.queries.n_queries + 8 * size.n_rounds
 
 
 def joining_bytes(size: FitSize) -> int:

@@ -5,8 +5,7 @@ Nothing here waits for the device, and nothing is allocated once objects are mad
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,44 +13,20 @@ import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
+from daskboost.devices.gpu.rows.query_order import THREADS, TILE, LargeQueries, QueryOrder, padded, room
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Float32, Int64, UInt32, UInt64, flat
 
-WARP = 32
-WARP_ROWS = 128
-"""Rows of a query that a warp has."""
-MOST_WARPS = 16
-"""Most warps of a block that has a query, as in `kernels/queries.cu`."""
-THREADS = 512
-"""Threads of a block that has a tile."""
-TILE = 2048
-"""Rows of a larger query that a block sorts."""
 PART_ROWS = 512
 """Rows of a tile that a block adds the pairs of, in `PART_THREADS` threads."""
 PART_THREADS = 128
-STATIC_BYTES = 512
-"""Bytes of shared memory that a block has beside those that are asked for, at most."""
 
 
 def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
-    room = 1 << (n_rows - 1).bit_length()
     of_row = 12 + 8 * (loss.weight == PairWeight.MAP) + 20 * (loss.drawn > 0)
-    return of_row * room + 16 * padded(min(loss.top, n_rows))
-
-
-def padded(n_rows: int) -> int:
-    """Return the least multiple of a warp's lanes from a number on."""
-    return -(-n_rows // WARP) * WARP
-
-
-def most_block_rows(loss: QueryLoss, shared_bytes: int) -> int:
-    """Return the most rows of a query that has a block, by the shared memory that one may have."""
-    most = WARP_ROWS * MOST_WARPS
-    while block_bytes(loss, most) + STATIC_BYTES > shared_bytes:
-        most //= 2
-    return most
+    return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
 
 
 def row_shapes(loss: QueryLoss, n_rows: int, n_queries: int, most: int) -> Shapes:
@@ -66,41 +41,14 @@ def row_shapes(loss: QueryLoss, n_rows: int, n_queries: int, most: int) -> Shape
 
 
 def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int) -> Shapes:
-    """Return the shapes of what queries that have no block take; `n_rows` : of these, each query's padded."""
+    """Return the shapes of what queries that have no block take, once sorted; `n_rows` : of these, each query's
+    padded."""
     of_map, of_drawn = loss.weight == PairWeight.MAP, loss.drawn > 0
     return {
-        "tiles": ((n_tiles, 5), np.int64), "keys": ((2, n_rows), np.uint64), "sums": ((n_rows, 2), np.uint64),
-        "totals": ((n_queries,), np.uint64), "by_place": ((n_rows,), np.float32),
+        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows,), np.float32),
         "aboves": ((n_rows * of_map,), np.float64), "of_tiles": ((n_tiles * of_map, 2), np.int64),
         "place": ((n_rows * of_drawn,), np.uint32),
     }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Queries that have blocks of as many threads."""
-
-    which: DeviceArray
-    threads: int
-    shared_bytes: int
-
-
-class LargeQueries:
-    """Queries that have no block: sorted in tiles, which are merged two by two."""
-
-    def __init__(self, runtime: Runtime, loss: QueryLoss, which: Int64, sizes: Int64) -> None:
-        self._most = int(sizes.max())
-        bases, tiles = np.cumsum([0, *(padded(n) for n in sizes.tolist())]), []
-        for number, (query, n) in enumerate(zip(which.tolist(), sizes.tolist(), strict=True)):
-            tiles += [(query, number, int(bases[number]), first, n) for first in range(0, n, TILE)]
-        self.n_tiles = len(tiles)
-        self.arrays = make_arrays(runtime, large_shapes(loss, int(bases[-1]), len(which), len(tiles)))
-        overwrite(runtime, self.arrays["tiles"], np.array(tiles, np.int64))
-
-    @property
-    def runs(self) -> list[int]:
-        """Sizes of the runs that are merged, one pass after the other."""
-        return [TILE << k for k in range((-(-self._most // TILE) - 1).bit_length())]
 
 
 class QueryKernels:
@@ -124,23 +72,11 @@ class QueryKernels:
             overwrite(runtime, self._held[name], values)
         self._draw_keys = runtime.xp.zeros(1, np.uint64)
         self._ended: DeviceArray | None = None
-        most = most_block_rows(loss, runtime.shared_bytes)
-        self._blocks = self._classes(sizes, most)
-        large = np.flatnonzero(sizes > most)
-        self._large = LargeQueries(runtime, loss, large, sizes[large]) if len(large) else None
-
-    def _classes(self, sizes: Int64, most: int) -> list[Blocks]:
-        """Return the queries of up to `most` rows by the threads of their blocks, in each class the largest first."""
-        edges = [0, *(rows for k in range(MOST_WARPS.bit_length()) if (rows := WARP_ROWS << k) <= most)]
-        found = []
-        for least, largest in pairwise(edges):
-            which = np.flatnonzero((sizes > least) & (sizes <= largest))
-            if len(which):
-                which = which[np.argsort(-sizes[which], kind="stable")]
-                shared_bytes = block_bytes(self._loss, int(sizes[which[0]]))
-                on_device = to_device(self._runtime, which.astype(np.uint32))
-                found.append(Blocks(on_device, largest // WARP_ROWS * WARP, shared_bytes))
-        return found
+        self._sorted = QueryOrder(runtime, sizes, partial(block_bytes, loss))
+        large = self._sorted.large
+        self._of_large = {} if large is None else make_arrays(
+            runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles)
+        )  # fmt: skip
 
     def fill(self, key: np.uint64, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue: `g` and `h` of all rows of queries, float32 of shape (rows,); `key` : that of the round's draws."""
@@ -158,15 +94,13 @@ class QueryKernels:
         held, loss = self._held, self._loss
         rules = loss.top, loss.drawn, int(loss.normalized), int(loss.by_score)
         tables = [held[name] for name in ("order", "begins", "gains", "steps", "scales", "worths", "factors")]
-        kernel = self._runtime.kernel("queries", "fill_queries", **self._variant) if self._blocks else None
-        for each in self._blocks:
-            assert kernel is not None
-            kernel(
+        for each in self._sorted.blocks:
+            self._runtime.kernel("queries", "fill_queries", **self._variant)(
                 len(each.which), each.threads, each.which, *tables, *rules, *self._draws, margin, g, h,
                 shared_bytes=each.shared_bytes,
             )  # fmt: skip
-        if self._large is not None:
-            self._fill_large(self._large, margin, g, h)
+        if self._sorted.large is not None:
+            self._fill_large(self._sorted.large, margin, g, h)
 
     @property
     def _draws(self) -> tuple[DeviceArray | None, ...]:
@@ -175,22 +109,18 @@ class QueryKernels:
 
     def _fill_large(self, large: LargeQueries, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue the gradients of large queries."""
-        held, own, loss = self._held, large.arrays, self._loss
-        tiles, begins, (keys, merged) = own["tiles"], held["begins"], own["keys"]
-        n = large.n_tiles
+        held, own, loss = self._held, self._of_large, self._loss
+        begins, keys = held["begins"], large.sorted_keys(held["begins"], held["order"], margin)
 
         def launch(name: str, *arguments: DeviceArray | int | None, parts: int = 1, threads: int = THREADS) -> None:
-            self._runtime.kernel("queries", name, **self._variant)(parts * n, threads, tiles, *arguments)
+            kernel = self._runtime.kernel("queries", name, **self._variant)
+            kernel(parts * large.n_tiles, threads, large.tiles, *arguments)
 
-        launch("sort_tiles", begins, held["order"], margin, keys, own["sums"], own["totals"])
-        for run in large.runs:
-            launch("merge_tiles", keys, run, merged)
-            keys, merged = merged, keys
         if loss.weight == PairWeight.MAP:
             launch("sum_shares", begins, keys, held["gains"], held["steps"], own["of_tiles"])
         launch(
             "place_rows", begins, keys, held["gains"], held["steps"], own["of_tiles"], own["by_place"], own["aboves"],
-            own["place"],
+            own["place"], own["sums"], own["totals"],
         )  # fmt: skip
         launch(
             "add_pairs", begins, keys, own["by_place"], own["aboves"], held["steps"], held["scales"], held["worths"],
