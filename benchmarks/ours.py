@@ -63,6 +63,26 @@ def ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> 
     return np.asarray(booster.predict(test.x), np.float32)
 
 
+def ranking_spread(params: Mapping[str, Any], train: Part, rounds: int) -> list[float]:
+    """The largest gradient beside the root mean square of all, of the training rows before the first round and after
+    the last."""
+    from daskboost.devices.cpu.queries import Queries, QueryLoops
+    from daskboost.devices.cpu.threads import Threads
+    from daskboost.engine.query_rows import QueryRows
+    from daskboost.objectives.objective_names import make_objective
+
+    loss = make_objective(params["objective"]).query_loss
+    assert loss is not None and train.group is not None
+    rows = QueryRows.of(train.group, train.y, None)
+    queries = Queries(rows.order, rows.begins, rows.label, rows.order.astype(np.uint64), rows.factors(by_weight=True))
+    spread = []
+    for score in (np.zeros(len(train.y), np.float32), ranking(params, train, train, rounds)):
+        g, h = np.empty_like(score), np.empty_like(score)
+        QueryLoops(loss, queries, Threads(threads())).fill(np.uint64(0), score, g, h)
+        spread.append(float(np.abs(g).max() / np.sqrt(np.mean(g.astype(np.float64) ** 2))))
+    return spread
+
+
 def classifier(**params: Any) -> Any:
     """A classifier that fits on `threads()` threads."""
     from daskboost import DaskBoostClassifier

@@ -74,7 +74,7 @@ def test_bytes_depend_on_rows_alone(name: str, params: dict[str, Any], tmp_path:
     assert len(expected.trees[0].value) > 10
 
 
-@pytest.mark.parametrize("policy", ["depthwise", "lossguide", "symmetric"])
+@pytest.mark.parametrize("policy", ["depthwise", "lossguide"])
 def test_one_round_after_another_or_by_the_host(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     params = {"grow_policy": policy, "subsample": 0.8, "max_leaves": 12 if policy == "lossguide" else 0}
     expected, _ = trained("rank:ndcg", params=params)
@@ -93,7 +93,7 @@ def test_trees_are_as_good_as_those_of_xgboost(name: str, n: int) -> None:
     order = np.argsort(QID[:n], kind="stable")
     matrix = xgboost.DMatrix(X[:n][order], label[order], qid=QID[:n][order])
     theirs: dict[str, Any] = {}
-    given = {"objective": name, "eval_metric": metric, "eta": 0.3, "max_depth": 4, "nthread": 2}
+    given = {"objective": name, "eval_metric": metric, "eta": 0.3, "max_depth": 4, "nthread": 1}
     xgboost.train(given, matrix, 20, evals=[(matrix, "train")], evals_result=theirs, verbose_eval=False)
     ours = history["train"][metric]
     assert ours[-1] > theirs["train"][metric][-1] - 0.01

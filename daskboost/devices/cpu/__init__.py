@@ -132,9 +132,9 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return numba.extending.intrinsic(function)
 
 
-def uncounted(*, cache: bool = False) -> Any:
+def uncounted(*, cache: bool = False, error_model: str = "python") -> Any:
     """Compile a function that makes no arrays: without counting references to those that it takes."""
-    options: dict[str, Any] = {"nogil": True, "cache": cache, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "cache": cache, "error_model": error_model, "_nrt": False}
     return njit(**options)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.arithmetic import logarithms
 from daskboost.devices.cpu.gradients import row_bits
 from daskboost.devices.cpu.losses import _exp
@@ -146,7 +146,7 @@ def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, b
     return slope
 
 
-@njit(inline="always", error_model="numpy")
+@uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
 def _add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: bool) -> np.int64:
     """Add the pairs of the first rows with all that come after each."""
     total = np.int64(0)
@@ -156,16 +156,23 @@ def _add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: 
     return total
 
 
-@njit(error_model="numpy", nogil=True)
-def _add_drawn(
-    rows: Ranked, rule: PairRule, order: Int64, label: Float32, ids: UInt64, key: np.uint64, worth: np.float32,
-    by_score: bool,
-) -> np.int64:  # fmt: skip
-    """Add pairs of each row with rows of other labels, drawn by hashes. `order` : which row is at each place; labels
-    and ids are by row."""
-    n, total = len(order), np.int64(0)
-    by_label, place = np.argsort(-label, kind="mergesort"), np.empty(n, np.int64)
-    place[order] = np.arange(n)
+class Drawn(NamedTuple):
+    """What draws the pairs of a query, by row."""
+
+    key: np.uint64
+    label: Float32
+    ids: UInt64
+    """Global ids."""
+    by_label: Int64
+    """Rows in the order of labels, the highest first, of equal ones the least id."""
+    place: Int64
+    """Place of each row."""
+
+
+@uncounted(error_model="numpy")
+def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by_score: bool) -> np.int64:
+    """Add pairs of each row with rows of other labels, drawn by hashes."""
+    n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
     begin = 0
     while begin < n:
         end = begin + 1
@@ -173,12 +180,13 @@ def _add_drawn(
             end += 1
         others = np.uint64(n - (end - begin))
         if others > 0:
-            for row in by_label[begin:end]:
+            for at in range(begin, end):
+                row = by_label[at]
                 for draw in range(rule.drawn):
-                    bits = row_bits(row_bits(key, ids[row]), np.uint64(draw))
+                    bits = row_bits(row_bits(drawn.key, drawn.ids[row]), np.uint64(draw))
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
                     other = by_label[other if other < begin else other + (end - begin)]
-                    total += _add_pair(rows, rule, place[row], place[other], worth, by_score)
+                    total += _add_pair(rows, rule, drawn.place[row], drawn.place[other], worth, by_score)
         begin = end
     return total
 
@@ -249,8 +257,11 @@ def fill_queries(
         if rule.top > 0:
             total = _add_top(rows, rule, n, worth, by_score)
         else:
-            label, ids = queries.label[begin:end], queries.ids[begin:end]
-            total = _add_drawn(rows, rule, order, label, ids, key, worth, by_score)
+            label, place_of = queries.label[begin:end], np.empty(n, np.int64)
+            place_of[order] = np.arange(n)
+            by_label = np.argsort(-label, kind="mergesort")
+            drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
+            total = _add_drawn(rows, rule, drawn, worth, by_score)
         factor = _norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         for place in range(n):
             row = places[order[place]]
