@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.losses import GradientLoops
-from daskboost.devices.cpu.queries import Queries, QueryLoops
+from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
@@ -175,6 +177,13 @@ class StreamingDevice(Protocol):
         `dense_view` and `sparse_view`."""
 
 
+class QueryFilling(Protocol):
+    """Fills the gradients of a ranking loss."""
+
+    def fill(self, key: np.uint64, margin: Array, g: Array, h: Array) -> None:
+        """Fill `g` and `h` of all rows of queries, float32 of shape (rows,); `key` : that of the round's draws."""
+
+
 class Device(Protocol):
     """The device of one engine."""
 
@@ -274,8 +283,8 @@ class Device(Protocol):
     def gradient_loops(self, loss: DeviceLoss) -> GradientLoops | None:
         """Return what fills gradients of a loss, with the bits of its array expressions; None where these do."""
 
-    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
-        """Return what fills the gradients of a ranking loss; DeviceError where the device has nothing that does."""
+    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryFilling:
+        """Return what fills the gradients of a ranking loss."""
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
         """Return what draws samples for all rounds of a fit; `copies_columns` : where a column-major copy helps."""

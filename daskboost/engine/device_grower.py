@@ -31,7 +31,7 @@ from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
-from daskboost.engine.row_gradients import Gradients
+from daskboost.engine.row_gradients import Gradients, PairKeys
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.engine.waiting_rounds import FinishedRound, KeptRound, WaitingRounds
@@ -39,7 +39,7 @@ from daskboost.engine.watching import Watch
 from daskboost.fit.base_score import weight_scale
 from daskboost.fit.messages import MetricParts
 from daskboost.fit.rounds import Metrics
-from daskboost.fit.samplers import RoundRows
+from daskboost.fit.samplers import RoundRows, pair_keys
 from daskboost.fit.scales import check_range, key_states, scale_rule
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules, draws_by_node
@@ -125,14 +125,15 @@ class DeviceGrower:
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
         self._exact_rule, self._scale_rule = rule_of(), rule_of(largest_searched=spec.largest_searched)
-        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over.gradients)
+        self._rounds = CountedRounds(
+            kernels.runtime, spec.learning_rates, spec.first_iteration, key_states(params.random_state)
+        )
+        keys = PairKeys(pair_keys(spec), self._rounds.ended)
+        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over.gradients, keys)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
         self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
-        self._rounds = CountedRounds(
-            kernels.runtime, spec.learning_rates, spec.first_iteration, key_states(params.random_state)
-        )
         shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
         self._every_feature = shares == {1} and not params.ignored_features
         self._groups = self._make_groups(kernels, over.n_trees)
@@ -361,7 +362,7 @@ def _nothing() -> None:
     """Launch nothing."""
 
 
-def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
+def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients, keys: PairKeys
                      ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
     """Return what a recorded round takes its gradients from, and what has them there before each round: nothing where
     kernels compute them within it."""
@@ -369,7 +370,7 @@ def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
     if isinstance(source, LossRows):
         return source.sources[0], lambda: None
     multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
-    return StoredChunk(runtime, *source.gradients(0), multipliers), partial(source.compute, 0)
+    return gradients.recorded(StoredChunk(runtime, *source.gradients(0), multipliers), keys)
 
 
 class WatchedMetrics:

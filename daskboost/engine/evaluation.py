@@ -167,7 +167,7 @@ class Evaluator:
             self._device.fetch(self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp))
             for batch in self._batches
         ])  # fmt: skip
-        return [metric.of_queries(self._queries, prediction) for metric in metrics]
+        return [metric.of_queries(self.queries, prediction) for metric in metrics]
 
     @cached_property
     def _of_rows(self) -> list[Metric[Any]]:
@@ -175,7 +175,8 @@ class Evaluator:
         return [metric for metric in self.metrics if not metric.by_query]
 
     @cached_property
-    def _queries(self) -> QueryRows:
+    def queries(self) -> QueryRows:
+        """The rows that count by their queries."""
         return QueryRows.of_groups(self.evaluated.groups)
 
     def _states_of(self, batch: _Batch) -> list[Any]:

@@ -10,7 +10,14 @@ import numpy as np
 from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
-from daskboost.devices.budget.plan import NO_SETS, FitSize, GpuGradients, SetSizes
+from daskboost.devices.budget.plan import (
+    NO_SETS,
+    USUAL_QUERY_ROWS,
+    FitSize,
+    GpuGradients,
+    QueryCounts,
+    SetSizes,
+)
 from daskboost.devices.budget.set_size import ChunkSize, DenseSet, SetSize, kept_first
 from daskboost.devices.cpu.gradients import DIGITS
 from daskboost.devices.gpu.device import MOST_ROWS
@@ -152,9 +159,34 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: Engi
         ),
         place=place,
     )  # fmt: skip
+    if spec.objective.query_loss is not None:
+        found = replace(found, queries=query_counts(train))
+    if found.ranked_row_bytes:
+        found = replace(found, ranked=tuple(query_counts(shard) for shard in evals))
     if place.shares_views:
         found = replace(found, may_sort_entries=False, shares_views=True)
     return found.streaming(place.stream_bytes).keeping(place.n_resident)
+
+
+def query_counts(shard: Shard) -> QueryCounts:
+    """Return the queries of a shard's rows, of which those without weight are of none."""
+    parts = [np.empty(0, np.int64)]
+    for entry in shard.entries:
+        qid, weight, selected = entry.rows.qid, entry.rows.weight, entry.selected
+        assert qid is not None  # checked before (`check_evaluated_queries`)
+        counted = np.ones(len(qid), bool) if weight is None else weight > 0
+        parts.append(qid[counted if selected is None else counted & (selected > 0)])
+    qid = np.concatenate(parts)
+    if np.any(qid[1:] < qid[:-1]):
+        qid = np.sort(qid)
+    edges = np.flatnonzero(np.concatenate([[True], qid[1:] != qid[:-1], [True]])) if len(qid) else np.zeros(1, int)
+    sizes, counts = np.unique(np.diff(edges), return_counts=True)
+    return QueryCounts(tuple(zip(sizes.tolist(), counts.tolist(), strict=True)))
+
+
+def usual_queries(rows: SetSize) -> QueryCounts:
+    """Return queries of a usual size, where these are not known."""
+    return QueryCounts(((USUAL_QUERY_ROWS, -(-rows.n_rows // USUAL_QUERY_ROWS)),))
 
 
 def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, has_weight: bool,
@@ -179,6 +211,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         n_metrics=len(metrics), watched=without_host and len(evals) > 0 and not recipe.metrics_reason,
         metrics_reason=recipe.metrics_reason, without_host=without_host,
+        query_loss=objective.query_loss, queries=usual_queries(train) if recipe.by_query else None,
+        ranked=tuple(map(usual_queries, evals)) if any(metric.by_query for metric in metrics) else (),
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
         may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
@@ -195,6 +229,8 @@ def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:
     if isinstance(objective, CustomObjective):
         return "uploaded"
     loss = kernel_of(objective)
+    if objective.query_loss is not None:
+        return "stored"
     if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
         return "expressions"
     if loss.kernel == LossKernel.SOFTMAX:

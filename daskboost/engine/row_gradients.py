@@ -12,11 +12,12 @@ import numpy as np
 from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
-from daskboost.devices.gpu.rows.gradients import GradientPair
+from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
+from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.devices.protocols import Device, RowGradients
 from daskboost.devices.row_order import Following
-from daskboost.dtypes import Array, Float32, Float64, flat
+from daskboost.dtypes import Array, Float32, Float64, UInt64, flat
 from daskboost.engine.query_rows import QueryRows, global_ids
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
@@ -51,6 +52,16 @@ class GrowingRows:
         weights = xp.where(label == 1, factor, np.float32(1))
         found: Array = weights if weight is None else weights * weight
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class PairKeys:
+    """Hash keys of the pairs that ranking losses draw in the rounds of a fit."""
+
+    of_rounds: UInt64
+    """Shape (rounds,)."""
+    ended: Array
+    """On the device, the number of the round that has ended last: that of the next one is its key."""
 
 
 def largest_of(tops: Sequence[Float64]) -> Float64:
@@ -202,6 +213,14 @@ class Gradients:
         )  # fmt: skip
         self.source = self._expressions if kernels is None else kernels
 
+    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
+        """Return what rounds that are recorded take the gradients of a chunk of all rows from, and what has them in
+        `stored` before each round.
+
+        `keys` : those of the pairs that ranking losses draw.
+        """
+        return stored, partial(self.source.compute, 0)
+
     def start_round(self, message: StartRound) -> GradientRange:
         """Compute what the trees of a round are searched on, of all rows; its range."""
         for index in range(len(self.rows.train.margins)):
@@ -317,12 +336,12 @@ class QueryGradients(Gradients):
         ))  # fmt: skip
 
     def start_round(self, message: StartRound) -> GradientRange:
-        margins = self.rows.train.margins
+        margins, xp = self.rows.train.margins, self._device.xp
         if not len(margins):
             return range_of(np.zeros((2, 1)))
         chunks = [self.source.gradients(index) for index in range(len(margins))]
-        margin, several = np.concatenate(margins) if len(margins) > 1 else margins[0], len(margins) > 1
-        g, h = (np.empty_like(margin), np.empty_like(margin)) if several else chunks[0]
+        margin, several = xp.concatenate(margins) if len(margins) > 1 else margins[0], len(margins) > 1
+        g, h = (xp.empty_like(margin), xp.empty_like(margin)) if several else chunks[0]
         g[:] = h[:] = 0  # rows of weight 0 are of no query
         self._loops.fill(np.uint64(message.pair_key), flat(margin), flat(g), flat(h))
         begin = 0
@@ -331,9 +350,22 @@ class QueryGradients(Gradients):
             own_g[:], own_h[:], begin = g[rows], h[rows], rows.stop
         return range_of(np.stack([self._device.largest(each) for each in (g, h)]))
 
+    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
+        """See `Gradients.recorded`; they are computed within a round."""
+        kernels = self._loops
+        assert isinstance(kernels, QueryKernels)
+        kernels.follow(keys.of_rounds, keys.ended)
+        for own in stored.stored():
+            own.fill(0)
+        return QueryChunk(kernels, stored, flat(self.rows.train.margins[0])), _nothing
+
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
         return None
+
+
+def _nothing() -> None:
+    """Launch nothing."""
 
 
 def searched_gradients(setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,

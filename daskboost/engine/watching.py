@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daskboost.devices.gpu.rows.metrics import STATE_WORDS, MetricKernels, Words
+from daskboost.devices.gpu.rows.ranked import RankedLabels
 from daskboost.devices.gpu.rows.watched import WatchedRoom, WatchedRows
 from daskboost.devices.gpu.runtime.launches import DeviceArray
 from daskboost.devices.losses import LinkKernel
@@ -29,8 +30,9 @@ class WatchedSet:
         self._label, self._weight = evaluator.columns()
         put = room.kernels.runtime.xp.asarray
         weight = None if self._weight is None else put(self._weight)
-        self._rows = WatchedRows(room, link, put(self._label), weight, evaluator.evaluated.sources)
         self._metrics: Sequence[AnyMetric] = evaluator.metrics
+        ranked = _ranked(room.kernels, evaluator) if any(metric.by_query for metric in self._metrics) else None
+        self._rows = WatchedRows(room, link, put(self._label), weight, evaluator.evaluated.sources, ranked)
         self._states = states
         for metric in self._metrics:
             metric.check_shape(self._label, self._rows.prediction)
@@ -47,6 +49,11 @@ class WatchedSet:
             metric.measured(own, self._label, self._weight).to_arrays()
             for metric, own in zip(self._metrics, words, strict=True)
         ]
+
+
+def _ranked(kernels: MetricKernels, evaluator: Evaluator) -> RankedLabels:
+    rows = evaluator.queries
+    return RankedLabels(kernels, rows.order, rows.begins, rows.label, rows.weights)
 
 
 class Watch:

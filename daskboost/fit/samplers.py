@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS, cell_norms
-from daskboost.dtypes import Float64, Int64
+from daskboost.dtypes import Float64, Int64, UInt64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox, SampleOutbox
 from daskboost.fit.scales import Scales, joined_range
@@ -67,8 +67,18 @@ class Sampler(Protocol):
 
 def start_round(spec: FitSpec, iteration: int) -> m.StartRound:
     """Return the request that computes a round's gradients."""
-    seed = spec.params.random_state
-    return m.StartRound(spec.recipe.projection(seed, iteration), int(key(seed, Purpose.RANKING_PAIRS, iteration)))
+    return m.StartRound(spec.recipe.projection(spec.params.random_state, iteration), int(pair_key(spec, iteration)))
+
+
+def pair_key(spec: FitSpec, iteration: int) -> np.uint64:
+    """Return the hash key of the pairs that a ranking loss draws in a round."""
+    return key(spec.params.random_state, Purpose.RANKING_PAIRS, iteration)
+
+
+def pair_keys(spec: FitSpec) -> UInt64:
+    """Return the same of all rounds of a fit, shape (rounds,)."""
+    first = spec.first_iteration
+    return np.array([pair_key(spec, first + i) for i in range(len(spec.learning_rates))], np.uint64)
 
 
 def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: float | None,

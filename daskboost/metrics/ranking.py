@@ -21,7 +21,11 @@ from daskboost.objectives.ranking import check_gains
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
+    from daskboost.devices.gpu.rows.metrics import MetricKernels, Words
+    from daskboost.devices.gpu.rows.watched import WatchedRows
+    from daskboost.devices.gpu.runtime.launches import DeviceArray
 
+NO_PLACE = "prediction holds NaN, which metric {!r} cannot rank; look for NaN in margins"
 MOST_ROWS = 2**31
 """How many rows are the first ones where a metric takes all."""
 
@@ -39,6 +43,7 @@ class RankingMetric(Metric[RatioState]):
     """
 
     by_query: ClassVar[bool] = True
+    device_loss: ClassVar[str | None] = "ranked"
     maximize: ClassVar[bool] = True
     kind: ClassVar[QueryValue]
     """What is computed of a query."""
@@ -79,13 +84,35 @@ class RankingMetric(Metric[RatioState]):
         """
         score = prediction[rows.order].astype(np.float32)
         if np.isnan(score).any():
-            raise DataError(f"prediction holds NaN, which metric {self.name!r} cannot rank; look for NaN in margins")
+            raise DataError(NO_PLACE.format(self.name))
         values = np.empty(len(rows.weights))
         largest = int(np.diff(rows.begins).max(initial=0))
-        otherwise = 0.0 if self.minus else self.otherwise
-        measure = Measure(int(self.kind), self.top or MOST_ROWS, self.has_exponential_gain, otherwise)
-        query_values(measure, rows.label, score, rows.begins, discounts_of(largest), values)
+        query_values(self._measure, rows.label, score, rows.begins, discounts_of(largest), values)
         return RatioState(ExactSum.of(values * rows.weights), ExactSum.of(rows.weights))
+
+    @property
+    def _measure(self) -> Measure:
+        otherwise = 0.0 if self.minus else self.otherwise
+        return Measure(int(self.kind), self.top or MOST_ROWS, self.has_exponential_gain, otherwise)
+
+    def partial_of_loss(
+        self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
+    ) -> None:
+        """Return None: rows alone have no state."""
+
+    def check_shape(self, label: Array, prediction: Array) -> None:
+        one_per_row(self.name, label, prediction)
+
+    def measure(self, rows: WatchedRows, state: DeviceArray) -> None:
+        rows.add_values(self._measure, state)
+
+    def measured(self, words: Words, label: Array, weight: Array | None) -> RatioState:
+        from daskboost.devices.gpu.rows.metrics import read_losses
+
+        values, weights = (ExactSum(*own) for own in read_losses(words, len(label), is_weighted=True))
+        if np.isnan(values.ratio(weights)) and weights.units:
+            raise DataError(NO_PLACE.format(self.name))
+        return RatioState(values, weights)
 
     def value(self, state: RatioState) -> float:
         return state.numerator.ratio(state.denominator)

@@ -16,7 +16,7 @@ from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
-from daskboost.params import ON_SAMPLES, TrainParams, check_count, check_flag, shown, split_device
+from daskboost.params import ON_SAMPLES, TrainParams, check_count, check_flag, shown
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -98,18 +98,13 @@ class RankingObjective(Objective):
         Raises
         ------
         ParameterError
-            Trees that grow on samples, whose rows are not whole queries; a GPU.
+            Trees that grow on samples, whose rows are not whole queries.
         """
         super().check_params(params)
         if params.out_of_core in ON_SAMPLES:
             raise ParameterError(
                 f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
                 "whole queries, not samples of rows; use out_of_core='exact'"
-            )
-        if split_device(params.device)[0] not in ("cpu", "auto"):
-            raise ParameterError(
-                f"device={params.device!r} does not go with objective={self.name!r}, whose gradients GPUs do not "
-                "compute yet; use device='cpu' or 'auto'"
             )
 
     def check_label_range(self, stats: LabelStats) -> None:

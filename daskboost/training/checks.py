@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +203,6 @@ def check_evaluated_queries(metrics: Sequence[Metric[Any]], evals: Sequence[tupl
         for data, name in evals if metric.by_query else ():
             if not data.info.has("qid"):
                 raise DataError(f"eval_metric={metric.name!r} is of queries, and {name!r} has none; make it with qid")
-
-
-def device_of_queries(params: TrainParams, objective: Objective) -> TrainParams:
-    """Return the parameters with the device that an objective's gradients are computed on, the CPU where they need
-    whole queries."""
-    if objective.query_loss is None or params.device == "cpu":
-        return params
-    logger.info("device=%r trains on the CPU: GPUs do not compute gradients of %r", params.device, objective.name)
-    return replace(params, device="cpu")
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")

@@ -26,7 +26,7 @@ from daskboost.fit.recipe import make_recipe
 from daskboost.local.several_gpus import gpus_that_pay, largest_part
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, parse_bytes, split_device
-from daskboost.training.checks import check_rounds, device_of_queries
+from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import checked_objective, is_on_cluster, make_spec
 
@@ -89,7 +89,6 @@ def plan(
     _check_kinds(nonzeros_per_row, missing=missing, weight=weight)
     check_rounds(num_boost_round, None, ())
     objective = checked_objective(chosen)
-    chosen = device_of_queries(chosen, objective)
     if not isinstance(evals, list | tuple):
         raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
     if isinstance(data, QuantizedDataset):

@@ -41,7 +41,6 @@ from daskboost.training.checks import (
     check_same_codes,
     check_sets,
     check_whole_queries,
-    device_of_queries,
     device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -226,7 +225,6 @@ def make_spec(
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
     check_encodings_made(params, schema)
-    params = device_of_queries(params, objective)
     rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
     sets = set_search(params, schema)
     if sets is not None:

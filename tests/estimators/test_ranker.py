@@ -95,7 +95,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (DaskBoostRanker(), {"qid": QID, "eval_set": [(X, Y)], "eval_qid": QID}, ParameterError, "eval_qid is of type"),
     (DaskBoostRanker(), {"qid": QID, "y": Y - 1}, DataError, "label -1 is out of range"),
     (DaskBoostRanker(objective="reg:squarederror"), {"qid": QID}, ParameterError, "ranks nothing"),
-    (DaskBoostRanker(device="cuda"), {"qid": QID}, ParameterError, "device='cuda' does not go with"),
     (DaskBoostRegressor(objective="rank:ndcg"), {"qid": QID}, ParameterError, "use DaskBoostRanker"),
     (DaskBoostRegressor(eval_metric="ndcg"), {"eval_set": [(X, Y)]}, DataError, "which eval_metric='ndcg' needs"),
 ]  # fmt: skip

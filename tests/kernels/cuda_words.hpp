@@ -170,6 +170,7 @@ inline long long __double_as_longlong(double x) { return emulated_cast<long long
 inline double __longlong_as_double(long long x) { return emulated_cast<double>(x); }
 
 inline float __fdividef(float x, float y) { return x / y; }  // CUDA's is off by up to 2 units of the last place
+inline long long __float2ll_rn(float x) { return std::llrint(x); }
 inline int __double2int_rd(double x) { return static_cast<int>(std::floor(x)); }
 
 // Mixed types, as CUDA has them.

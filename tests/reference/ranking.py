@@ -14,15 +14,16 @@ from daskboost.hashing import draws
 
 
 def ranking_gradients(
-    loss: QueryLoss, qid: Any, label: Any, margin: Any, weight: Any = None, key: int = 0
+    loss: QueryLoss, qid: Any, label: Any, margin: Any, weight: Any = None, key: int = 0, ids: Any = None
 ) -> tuple[Float64, Float64]:
-    """Return g and h of rows of any order; rows of weight 0 are of no query. `key` : that of the round's draws."""
+    """Return g and h of rows of any order; rows of weight 0 are of no query. `key` : that of the round's draws. `ids` :
+    global ids, by default the rows' places."""
     g, h = np.zeros(len(label)), np.zeros(len(label))
     counted = np.ones(len(label), bool) if weight is None else np.asarray(weight) > 0
     queries = [np.flatnonzero((qid == query) & counted) for query in np.unique(qid[counted])]
     own = [1.0 if weight is None else float(weight[rows[0]]) for rows in queries]
     for rows, of_query in zip(queries, own, strict=True):
-        found = np.array(query_gradients(loss, label[rows], margin[rows], rows, key))
+        found = np.array(query_gradients(loss, label[rows], margin[rows], rows if ids is None else ids[rows], key))
         g[rows], h[rows] = found * of_query * len(queries) / sum(own)
     return g, h
 
@@ -58,7 +59,7 @@ def pairs(loss: QueryLoss, labels: Sequence[float], ids: Sequence[int], key: int
     if loss.top:
         yield from ((a, b) for a in range(min(loss.top, n)) for b in range(a + 1, n))
         return
-    by_label = sorted(range(n), key=lambda place: (-labels[place], place))
+    by_label = sorted(range(n), key=lambda place: (-labels[place], ids[place]))
     for place in by_label:
         others = [other for other in by_label if labels[other] != labels[place]]
         first = draws(np.uint64(key), np.array([ids[place]], np.uint64))[0]

@@ -169,7 +169,6 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
     ({}, {"y": LABEL * 20}, DataError, "set ndcg_exp_gain=False"),
     ({"objective": "rank:map"}, {}, DataError, "needs labels 0 and 1"),
     ({}, {"weight": np.arange(1.0, 1.0 + len(LABEL))}, DataError, "weight differs within a query"),
-    ({"device": "cuda"}, {}, ParameterError, "device='cuda' does not go with objective='rank:ndcg'"),
     ({"out_of_core": "certified"}, {}, ParameterError, "out_of_core='certified' does not go with"),
     ({"out_of_core": "sampled", "subsample": 0.5}, {}, ParameterError, "out_of_core='sampled' does not go with"),
     ({"lambdarank_pair_method": "top"}, {}, ParameterError, "must be one of 'topk', 'mean'"),

@@ -6,11 +6,13 @@ Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
-from daskboost.devices.budget.plan import FitSize
+from daskboost.devices.budget.plan import FitSize, QueryCounts
 from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.gpu.rows import ranked
 from daskboost.devices.gpu.rows.feature_groups import room_bytes
 from daskboost.devices.gpu.rows.metrics import (
     SCORE_ROWS,
@@ -18,6 +20,8 @@ from daskboost.devices.gpu.rows.metrics import (
     score_bytes,
     sum_shapes,
 )
+from daskboost.devices.gpu.rows.queries import block_bytes, large_shapes, row_shapes
+from daskboost.devices.gpu.rows.query_order import TILE, BlockBytes, most_block_rows, padded, sort_shapes
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
@@ -89,7 +93,15 @@ def watched_bytes(size: FitSize) -> int:
     most = max(n_rows, default=0)
     copied = [each.n_rows for each in size.evals if each.n_rows and evaluated_together(size, each)[1]]
     shapes = watched_shapes(max(copied, default=0), 0 if size.evaluates_margins else most, size.n_outputs)
-    return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES
+    of_queries = sum(ranked_bytes(size, counts) for counts in size.ranked)
+    return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES + of_queries
+
+
+def ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
+    """Return the bytes of `RankedLabels` of an evaluation set, all of whose metrics may be of queries."""
+    n_rows, _, n_tiles = _large_queries(size, counts, ranked.block_bytes)
+    known = bytes_of(ranked.ranked_shapes(counts.n_rows, counts.n_queries, counts.most))
+    return known + bytes_of(sort_shapes(n_rows, n_tiles)) + (4 + 8 * size.n_metrics) * counts.n_queries
 
 
 def _margin_bytes(size: FitSize, rows: SetSize) -> int:
@@ -185,13 +197,42 @@ def label_bytes(size: FitSize) -> int:
 
 
 def gradients_bytes(size: FitSize) -> int:
-    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them; with
+    what ranking losses know of queries."""
     n, k = size.train.n_rows, size.n_outputs + size.sketch_columns
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.by_expressions and not size.keep_gradients
     most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
-    return 8 * k * (min(n, most_rows) if by_chunk else n)
+    return 8 * k * (min(n, most_rows) if by_chunk else n) + query_bytes(size)
+
+
+def query_bytes(size: FitSize) -> int:
+    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws."""
+    if size.queries is None or size.query_loss is None:
+        return 0
+    loss, counts = size.query_loss, size.queries
+    n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
+    known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
+    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles)) + bytes_of(sort_shapes(n_rows, n_tiles))
+    return known + large + 8 * size.n_rounds
+
+
+def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) -> tuple[int, int, int]:
+    """Return the rows of queries that have no block, each query's padded, how many these are, and their tiles."""
+    most = most_block_rows(block_bytes, room_bytes(size.block_bytes))
+    large = [(own, n) for own, n in counts.of_sizes if own > most]
+    return (
+        sum(n * padded(own) for own, n in large), sum(n for _, n in large),
+        sum(n * -(-own // TILE) for own, n in large),
+    )  # fmt: skip
+
+
+def joining_bytes(size: FitSize) -> int:
+    """Return the bytes of margins and gradients of all rows while those of several groups are put together for a
+    ranking loss, which needs whole queries."""
+    groups = [n for n in (size.train.resident_rows, *(group.n_rows for group in size.train.groups)) if n]
+    return 3 * 4 * size.train.n_rows if size.queries is not None and len(groups) > 1 else 0
 
 
 def histograms_bytes(size: FitSize) -> int:
@@ -370,4 +411,4 @@ def between_bytes(size: FitSize) -> int:
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
     n_counted = 1 if size.without_host else size.most_leaves  # without the host, but for the base score, they stay
     leaves = max(size.leaf_count_bytes * n_counted, LEAF_SUM_BYTES * size.refits * size.most_leaves)
-    return max(gradients, evaluation, leaves)
+    return max(gradients, joining_bytes(size), evaluation, leaves)

@@ -34,6 +34,7 @@ def why_in_given_order(size: FitSize) -> str:
         "trees grow best first": size.grow_policy == "lossguide",
         "leaves are vectors": size.leaf_vector > 0,
         "gradients have no kernel": size.by_expressions,
+        "rows of a query lie side by side": size.query_loss is not None,
     }
     return next((reason for reason, holds in reasons.items() if holds), "") if _pays(size) else ""
 

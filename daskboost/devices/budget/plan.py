@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.losses import QueryLoss
 from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +61,30 @@ NO_SETS = SetSizes()
 """Sizes of fits without features of codes."""
 
 
+class QueryCounts(NamedTuple):
+    """Queries of a data set."""
+
+    of_sizes: tuple[tuple[int, int], ...]
+    """Rows of a query, and how many queries have so many."""
+
+    @property
+    def n_rows(self) -> int:
+        return sum(size * n for size, n in self.of_sizes)
+
+    @property
+    def n_queries(self) -> int:
+        return sum(n for _, n in self.of_sizes)
+
+    @property
+    def most(self) -> int:
+        """Rows of the largest query."""
+        return max((size for size, _ in self.of_sizes), default=0)
+
+
+USUAL_QUERY_ROWS = 64
+"""Rows of a query where these are not known yet."""
+
+
 @dataclass(frozen=True)
 class FitSize:
     """All that the memory of one engine's fit depends on."""
@@ -94,6 +119,12 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    query_loss: QueryLoss | None = None
+    """The loss, where it is of queries."""
+    queries: QueryCounts | None = None
+    """Queries of the training rows that such a loss has."""
+    ranked: tuple[QueryCounts, ...] = ()
+    """Queries of each evaluation set whose metrics are of queries."""
     sets: SetSizes = NO_SETS
     """What a search for sets of categories takes, where trees split by such."""
     mixed_row_bytes: int = 0

@@ -1,8 +1,9 @@
 """Gradients of ranking losses: of a query, every pair of rows with different labels pulls both rows apart.
 
 LambdaMART (Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010), with the pairs, weights and
-normalisations of XGBoost 3.2. What pairs add to a row is summed in integers, on a scale that follows from the query's
-labels, so that the order of pairs makes no difference: a GPU may sum them in any order, and `top` in one pass.
+normalisations of XGBoost 3.2. What a pair adds is computed in float32, as `kernels/queries.cu` does operation by
+operation, and summed in integers, on a scale that follows from the query's labels, so that the order of pairs makes no
+difference: a GPU may sum them in any order, and `top` in one pass.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Float32, Float64, Int64, UInt64
 
 LN_2 = math.log(2.0)
-LEAST_HESSIAN = 1e-16
+LEAST_HESSIAN = np.float32(1e-16)
 """Least second derivative of a pair's loss, before its weight (XGBoost's)."""
-SCORE_UNIT = 0.01
+SCORE_UNIT = np.float32(0.01)
 """What is added to a difference of scores before it divides a pair's weight (LightGBM's, then XGBoost's)."""
+MOST_DIFFERENCE = np.float32(1e30)
+"""Larger differences of scores, by which pairs add nothing any more, count as this one."""
 SUM_BITS = 61
 """Bits of the sum of all pairs of a query, at most."""
+SHARE_BITS = 55
+"""Bits of 1 in sums of 1 / place, of which 2**31 places have at most 22."""
 LEAST_TASK = 2**14
 """Pairs that are worth a task of a thread."""
 TASKS_A_THREAD = 4
 _ONE, _NDCG, _MAP = int(PairWeight.ONE), int(PairWeight.NDCG), int(PairWeight.MAP)
+_1, _2 = np.float32(1), np.float32(2)
 
 
 class Queries(NamedTuple):
@@ -57,25 +63,30 @@ class PairRule(NamedTuple):
     weight: int
     top: int
     drawn: int
-    exponential: bool
     normalized: bool
     by_score: bool
-    discounts: Float64
-    """What a gain counts at each place of a ranking; of as many places as the largest query has rows."""
-    inverse: Float64
-    """1 / ideal DCG of each query, 0 where that is 0; shape (0,) unless pairs are weighted by NDCG."""
+    steps: Float64
+    """What is known of each place of a ranking, of as many as the largest query has rows: what a gain counts there, or
+    1 / (place + 1) where pairs are weighted by average precision."""
+    gain: Float32
+    """Gains of rows by query, as parts of a power of two; labels where pairs are not weighted by NDCG."""
+    scale: Float64
+    """Power of two that what pairs of a query add is multiplied by; 0 where none adds anything."""
+    worth: Float32
+    """What pairs of each query count, times its scale: all the same, or times the difference of both gains and that of
+    both places' discounts, or times the change of a sum of precisions."""
 
 
 class Ranked(NamedTuple):
     """A query's rows from the highest score to the lowest, and what pairs have added to each."""
 
     score: Float32
-    label: Float32
-    gain: Float64
-    relevant: Float64
-    """Sum of the labels down to each place."""
-    precision: Float64
-    """Sum of label / place down to each place."""
+    gain: Float32
+    above: Float64
+    """What a row's place counts in a pair whose higher row has more gain: its discount; or relevant rows down to it
+    over its place, less the sum of 1 / place of relevant ones down to it."""
+    below: Float64
+    """The same where the higher row has less gain."""
     sums: Int64
     """Sums of g and h, shape (rows, 2)."""
 
@@ -107,38 +118,27 @@ def ideal_gains(label: Float32, begins: Int64, discounts: Float64, top: int, exp
 
 
 @njit(inline="always", error_model="numpy")
-def _change_of_precision(rows: Ranked, first: int, second: int, n: int) -> float:
-    """Return how much average precision changes if the rows at two places, the first of which is higher, swap them."""
-    at_first, at_second = first + 1.0, second + 1.0
-    above, below = rows.relevant[first], rows.relevant[second]
-    between = rows.precision[second - 1] - rows.precision[first]
-    if rows.label[first] < rows.label[second]:
-        change = below / at_second - (above + 1.0) / at_first - between
-    else:
-        change = above / at_first - below / at_second + between
-    return float(change / rows.relevant[n - 1])
-
-
-@njit(inline="always", error_model="numpy")
-def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, n: int, inverse: float, scale: float) -> np.int64:
+def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> np.int64:
     """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
-    if rows.label[a] == rows.label[b]:
+    first, second = min(a, b), max(a, b)
+    if rows.gain[first] == rows.gain[second]:
         return np.int64(0)
-    high, low = (a, b) if rows.label[a] > rows.label[b] else (b, a)
+    is_right = rows.gain[first] > rows.gain[second]
+    weight = worth
+    if rule.weight != _ONE:
+        places = rows.above if is_right else rows.below
+        weight *= np.float32(abs(places[first] - places[second]))
     if rule.weight == _NDCG:
-        change = (rows.gain[high] - rows.gain[low]) * (rule.discounts[high] - rule.discounts[low]) * inverse
-    elif rule.weight == _MAP:
-        change = _change_of_precision(rows, min(a, b), max(a, b), n)
-    else:
-        change = 1.0
-    weight = abs(change)
-    difference = np.float32(rows.score[high] - rows.score[low])
-    if rule.by_score and rows.score[0] != rows.score[n - 1]:
-        weight /= np.float64(abs(difference)) + SCORE_UNIT
-    odds = np.float64(_exp(np.float32(-abs(difference))))
-    lost = odds / (1.0 + odds) if difference >= 0 else 1.0 / (1.0 + odds)
-    slope = np.int64(np.rint(lost * weight * scale))
-    curve = np.int64(np.rint(2.0 * max(odds / ((1.0 + odds) * (1.0 + odds)), LEAST_HESSIAN) * weight * scale))
+        weight *= abs(rows.gain[first] - rows.gain[second])
+    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
+    odds = _exp(-difference)
+    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
+    share = _1 / (both * unit)
+    weight *= share * both
+    lost = share * unit
+    slope = np.int64(np.rint(weight * (lost * odds if is_right else lost)))
+    curve = np.int64(np.rint(weight * _2 * max(lost * lost * odds, LEAST_HESSIAN)))
+    high, low = (first, second) if is_right else (second, first)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope
     rows.sums[high, 1] += curve
@@ -147,67 +147,48 @@ def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, n: int, inverse: flo
 
 
 @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
-def _add_top(rows: Ranked, rule: PairRule, n: int, inverse: float, scale: float) -> np.int64:
+def _add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: bool) -> np.int64:
     """Add the pairs of the first rows with all that come after each."""
     total = np.int64(0)
     for a in range(min(rule.top, n)):
         for b in range(a + 1, n):
-            total += _add_pair(rows, rule, a, b, n, inverse, scale)
+            total += _add_pair(rows, rule, a, b, worth, by_score)
     return total
 
 
 class Drawn(NamedTuple):
-    """What draws the pairs of a query."""
+    """What draws the pairs of a query, by row."""
 
     key: np.uint64
+    label: Float32
     ids: UInt64
-    """Global ids of the rows by their places."""
+    """Global ids."""
     by_label: Int64
-    """Places in the order of labels, the highest first, of equal ones the higher place."""
+    """Rows in the order of labels, the highest first, of equal ones the least id."""
+    place: Int64
+    """Place of each row."""
 
 
 @uncounted(error_model="numpy")
-def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, n: int, inverse: float, scale: float) -> np.int64:
+def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by_score: bool) -> np.int64:
     """Add pairs of each row with rows of other labels, drawn by hashes."""
-    total, by_label = np.int64(0), drawn.by_label
+    n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
     begin = 0
     while begin < n:
         end = begin + 1
-        while end < n and rows.label[by_label[end]] == rows.label[by_label[begin]]:
+        while end < n and label[by_label[end]] == label[by_label[begin]]:
             end += 1
         others = np.uint64(n - (end - begin))
         if others > 0:
-            for place in range(begin, end):
-                row = by_label[place]
+            for at in range(begin, end):
+                row = by_label[at]
                 for draw in range(rule.drawn):
                     bits = row_bits(row_bits(drawn.key, drawn.ids[row]), np.uint64(draw))
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
-                    other = other if other < begin else other + (end - begin)
-                    total += _add_pair(rows, rule, row, by_label[other], n, inverse, scale)
+                    other = by_label[other if other < begin else other + (end - begin)]
+                    total += _add_pair(rows, rule, drawn.place[row], drawn.place[other], worth, by_score)
         begin = end
     return total
-
-
-@njit(nogil=True, error_model="numpy")
-def _scale_of(rows: Ranked, rule: PairRule, n: int, inverse: float) -> float:
-    """Return the power of two that pairs are multiplied by, so that the sum of all fits an integer; 0 without pairs.
-
-    It follows from bounds of what a pair and a query can add, never from sums.
-    """
-    least, most = rows.gain[0], rows.gain[0]
-    for place in range(1, n):
-        least, most = min(least, rows.gain[place]), max(most, rows.gain[place])
-    if least == most:
-        return 0.0
-    bound = 1.0
-    if rule.weight == _NDCG:
-        bound = (most - least) * (rule.discounts[0] - rule.discounts[n - 1]) * inverse
-    elif rule.weight == _MAP:
-        bound = 2.0
-    if rule.by_score:
-        bound /= SCORE_UNIT
-    pairs = float(n) * (min(rule.top, n) if rule.top > 0 else rule.drawn)
-    return math.ldexp(1.0, SUM_BITS - math.frexp(2.0 * pairs * bound)[1]) if bound > 0 else 0.0
 
 
 @njit(nogil=True, error_model="numpy")
@@ -227,18 +208,20 @@ def _norm_of(rule: PairRule, total: float) -> float:
 
 
 @njit(nogil=True, error_model="numpy")
-def _rank(rows: Ranked, rule: PairRule, label: Float32, score: Float32) -> Int64:
+def _rank(rows: Ranked, rule: PairRule, gain: Float32, score: Float32) -> Int64:
     """Fill a query's rows by their places; which row is at each."""
-    n = len(label)
     order = np.argsort(-score, kind="mergesort")  # of equal scores the row of the least id comes first
-    relevant = precision = 0.0
-    for place in range(n):
-        row = order[place]
-        rows.score[place], rows.label[place] = score[row], label[row]
-        rows.gain[place] = gain_of(label[row], rule.exponential and rule.weight == _NDCG)
-        relevant += np.float64(label[row])
-        precision += np.float64(label[row]) / (place + 1.0)
-        rows.relevant[place], rows.precision[place] = relevant, precision
+    relevant, shares = 0, np.int64(0)
+    for place in range(len(order)):
+        row, step = order[place], rule.steps[place]
+        rows.score[place], rows.gain[place] = score[row], gain[row]
+        rows.above[place] = rows.below[place] = step
+        if rule.weight == _MAP:
+            if gain[row] > 0:
+                relevant += 1
+                shares += np.int64(np.rint(math.ldexp(step, SHARE_BITS)))
+            rows.above[place] = relevant * step - math.ldexp(np.float64(shares), -SHARE_BITS)
+            rows.below[place] = rows.above[place] + step
         rows.sums[place, 0] = rows.sums[place, 1] = 0
     return order
 
@@ -253,36 +236,83 @@ def fill_queries(
     for query in range(first, last):
         most = max(most, begins[query + 1] - begins[query])
     rows = Ranked(
-        np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most), np.empty(most), np.empty(most),
+        np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most), np.empty(most),
         np.empty((most, 2), np.int64),
     )  # fmt: skip
-    scores, ids = np.empty(most, np.float32), np.empty(most, np.uint64)
+    scores = np.empty(most, np.float32)
     for query in range(first, last):
-        begin, n = begins[query], begins[query + 1] - begins[query]
-        places = queries.order[begin : begin + n]
+        begin, end = begins[query], begins[query + 1]
+        places, n = queries.order[begin:end], end - begin
         is_finite = True
         for i in range(n):
             scores[i] = margin[places[i]]
             is_finite = is_finite and np.isfinite(scores[i])
-        order = _rank(rows, rule, queries.label[begin : begin + n], scores[:n])
-        inverse = rule.inverse[query] if rule.weight == _NDCG else 1.0
-        scale = _scale_of(rows, rule, n, inverse)
+        scale, worth = rule.scale[query], rule.worth[query]
         if scale == 0.0 or not is_finite:
             for i in range(n):
                 g[places[i]] = h[places[i]] = np.float32(0.0 if is_finite else np.nan)
             continue
+        order = _rank(rows, rule, rule.gain[begin:end], scores[:n])
+        by_score = rule.by_score and rows.score[0] != rows.score[n - 1]
         if rule.top > 0:
-            total = _add_top(rows, rule, n, inverse, scale)
+            total = _add_top(rows, rule, n, worth, by_score)
         else:
-            for place in range(n):
-                ids[place] = queries.ids[begin + order[place]]
-            drawn = Drawn(key, ids, np.argsort(-rows.label[:n], kind="mergesort"))
-            total = _add_drawn(rows, rule, drawn, n, inverse, scale)
+            label, place_of = queries.label[begin:end], np.empty(n, np.int64)
+            place_of[order] = np.arange(n)
+            by_label = np.argsort(-label, kind="mergesort")
+            drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
+            total = _add_drawn(rows, rule, drawn, worth, by_score)
         factor = _norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         for place in range(n):
             row = places[order[place]]
             g[row] = np.float32(np.float64(rows.sums[place, 0]) / scale * factor)
             h[row] = np.float32(np.float64(rows.sums[place, 1]) / scale * factor)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _weigh_pairs(label: Float32, begins: Int64, rule: PairRule, exponential: bool, ideal: Float64) -> None:
+    """Fill the gains, scales and worths of a rule by its steps; `ideal` : ideal DCG of each query.
+
+    Scales follow from bounds of what a pair and a query can add, never from sums.
+    """
+    for query in range(len(begins) - 1):
+        begin, n = begins[query], begins[query + 1] - begins[query]
+        least, most, relevant = np.inf, -np.inf, 0.0
+        for row in range(begin, begin + n):
+            gain = gain_of(label[row], exponential) if rule.weight == _NDCG else float(label[row])
+            least, most, relevant = min(least, gain), max(most, gain), relevant + float(label[row])
+        rule.scale[query], rule.worth[query], exponent = 0.0, np.float32(0.0), 0
+        worth, bound = 1.0, 1.0
+        if rule.weight == _NDCG and most > 0:
+            exponent = math.frexp(most)[1]
+            worth = math.ldexp(1.0, exponent) / ideal[query] if ideal[query] > 0 else 0.0
+            bound = math.ldexp(most - least, -exponent) * (rule.steps[0] - rule.steps[n - 1]) * worth
+        elif rule.weight == _MAP and relevant > 0:
+            worth = 1.0 / relevant
+        for row in range(begin, begin + n):
+            gain = gain_of(label[row], exponential) if rule.weight == _NDCG else float(label[row])
+            rule.gain[row] = np.float32(math.ldexp(gain, -exponent))
+        if n == 0 or least == most or bound <= 0:
+            continue
+        pairs = float(n) * (min(rule.top, n) if rule.top > 0 else rule.drawn)
+        bound = 2.0 * pairs * bound / (float(SCORE_UNIT) if rule.by_score else 1.0)
+        scale = math.ldexp(1.0, SUM_BITS - math.frexp(bound)[1])
+        rule.scale[query], rule.worth[query] = scale, np.float32(worth * scale)
+
+
+def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
+    """Return the rule of a loss for queries; `label` and `begins` as of `Queries`."""
+    sizes = np.diff(begins)
+    most, n_queries, ideal = int(sizes.max(initial=0)), len(sizes), np.zeros(len(sizes))
+    steps = 1.0 / np.arange(1.0, most + 1.0) if loss.weight == PairWeight.MAP else discounts_of(most)
+    if loss.weight == PairWeight.NDCG:
+        ideal_gains(label, begins, steps, loss.top, loss.exponential, ideal)
+    rule = PairRule(
+        int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
+        np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
+    )  # fmt: skip
+    _weigh_pairs(label, begins, rule, loss.exponential, ideal)
+    return rule
 
 
 def query_tasks(begins: Int64, pairs_a_row: int, n_threads: int) -> list[tuple[int, int]]:
@@ -300,17 +330,8 @@ class QueryLoops:
     """Fills the gradients of a ranking loss, queries side by side on threads."""
 
     def __init__(self, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
-        sizes = np.diff(queries.begins)
-        discounts, inverse = discounts_of(int(sizes.max(initial=0))), np.empty(0)
-        if loss.weight == PairWeight.NDCG:
-            ideal = np.empty(len(sizes))
-            ideal_gains(queries.label, queries.begins, discounts, loss.top, loss.exponential, ideal)
-            inverse = np.divide(1.0, ideal, out=np.zeros(len(sizes)), where=ideal != 0)
         self._queries, self._threads = queries, threads
-        self._rule = PairRule(
-            int(loss.weight), loss.top, loss.drawn, loss.exponential, loss.normalized, loss.by_score, discounts,
-            inverse,
-        )  # fmt: skip
+        self._rule = pair_rule(loss, queries.label, queries.begins)
         self._tasks: Sequence[tuple[int, int]] = query_tasks(queries.begins, loss.top or loss.drawn, threads.count)
 
     def fill(self, key: np.uint64, margin: Float32, g: Float32, h: Float32) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from daskboost.devices.budget import set_size as stream_groups
 from daskboost.devices.budget.plan import Plan
-from daskboost.devices.cpu.queries import Queries, QueryLoops
+from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -26,6 +26,7 @@ from daskboost.devices.gpu.rows.gradients import (
     project,
 )
 from daskboost.devices.gpu.rows.metrics import SCORE_ROWS, MetricKernels
+from daskboost.devices.gpu.rows.queries import QueryKernels
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows, as_columns
 from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, RoomSize
@@ -41,7 +42,7 @@ from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
 from daskboost.devices.losses import DeviceLoss, QueryLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
-from daskboost.errors import DeviceError, format_bytes
+from daskboost.errors import format_bytes
 
 # Histograms of the nodes that known trees end in, from one pass over chunks: `devices/cpu/device.py` has its twin.
 #
@@ -254,14 +255,8 @@ class GpuDevice:
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""
 
-    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
-        """Refuse ranking losses, which GPUs have no kernels of yet; fits of them are on the CPU (`device_of_queries`).
-
-        Raises
-        ------
-        DeviceError
-        """
-        raise DeviceError(f"{self.name} has no kernels of ranking objectives; use device='cpu'")
+    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryKernels:
+        return QueryKernels(self._runtime, loss, queries)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""

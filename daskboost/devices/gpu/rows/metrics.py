@@ -214,6 +214,16 @@ class MetricKernels:
         )  # fmt: skip
         self._finish(blocks, 2, state)
 
+    def add_values(self, n_queries: int, arguments: Sequence[KernelArgument], state: DeviceArray) -> None:
+        """Have `state` become the exact sums of the values of queries times weights, and of weights; `arguments` : of
+        `sum_values` of `kernels/query_metrics.cu`."""
+        room, per_block = self._room, THREADS // 32
+        blocks = max(1, min(-(-n_queries // per_block), BLOCKS_PER_MULTIPROCESSOR * self.runtime.multiprocessors))
+        self.runtime.kernel("query_metrics", "sum_values")(
+            blocks, THREADS, *arguments, room["sums"], room["limbs"], room["specials"]
+        )
+        self._finish(blocks, 2, state)
+
     def _finish(self, blocks: int, n_sums: int, state: DeviceArray) -> None:
         room = self._room
         self.runtime.kernel("finish_sums", "finish_sums")(

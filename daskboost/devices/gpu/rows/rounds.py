@@ -63,6 +63,11 @@ class CountedRounds:
         overwrite(runtime, self._key_states, key_states)
         made["numbers"].fill(-1)
 
+    @property
+    def ended(self) -> DeviceArray:
+        """The number of the round that has ended last, -1 before the first one; int32, shape (1,)."""
+        return self._last
+
     def begin(self, rounding: DeviceRounding, rule: ScaleRule) -> None:
         """Enqueue the beginning of the next round: scales of all outputs as `DeviceRounding.find_scales` finds them,
         keys and learning rate."""

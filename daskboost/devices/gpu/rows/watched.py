@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from daskboost.devices.cpu.query_metrics import Measure
 from daskboost.devices.gpu.rows.gradients import softmax_probabilities
 from daskboost.devices.gpu.rows.metrics import THREADS, MetricKernels, ScoredRows
+from daskboost.devices.gpu.rows.ranked import RankedLabels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays
 from daskboost.devices.losses import LinkKernel
 
@@ -75,15 +77,18 @@ class WatchedRows:
         `weight` : or None for ones.
     margins : Margins
         Of the groups that the rows lie in, one after the other.
+    ranked : RankedLabels, optional
+        The rows by their queries, for metrics of these.
     """
 
     def __init__(self, room: WatchedRoom, link: LinkKernel, label: DeviceArray, weight: DeviceArray | None,
-                 margins: Margins) -> None:  # fmt: skip
+                 margins: Margins, ranked: RankedLabels | None = None) -> None:  # fmt: skip
         self.label, self.weight = label, weight
         self._room, self._link, self._margins = room, link, margins
         self._predictions: DeviceArray = self._seen()
         self._parameters: dict[tuple[float, ...], DeviceArray] = {}
-        self._is_counted = False
+        self._ranked = ranked
+        self._is_counted = self._is_ranked = False
 
     @property
     def prediction(self) -> DeviceArray:
@@ -94,7 +99,7 @@ class WatchedRows:
     def predict(self) -> None:
         """Launch what makes predictions of the margins as they are then; metrics are of these."""
         self._predictions = self._seen()
-        self._is_counted = False
+        self._is_counted = self._is_ranked = False
 
     def _seen(self) -> DeviceArray:
         margin, n = self._joined(), len(self.label)
@@ -133,6 +138,14 @@ class WatchedRows:
             kernels.count_rows(self._scored, scale, room)
             self._is_counted = True
         kernels.add_area(curve, room, state)
+
+    def add_values(self, measure: Measure, state: DeviceArray) -> None:
+        """Launch `RankedLabels.add_values` of these rows, whose scores are sorted once for all metrics."""
+        assert self._ranked is not None  # checked before (`check_evaluated_queries`)
+        if not self._is_ranked:
+            self._ranked.rank(self.prediction)
+            self._is_ranked = True
+        self._ranked.add_values(measure, state)
 
     @property
     def _scored(self) -> ScoredRows:

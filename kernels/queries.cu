@@ -1,0 +1,501 @@
+// Gradients of ranking losses by query: `daskboost/devices/cpu/queries.py`, operation by operation.
+//
+// A block has a query: it sorts the rows by score in shared memory, and each lane keeps four rows in registers, with the
+// sums of their pairs. The rows that these are paired with, 32 at a time, go round the lanes of a warp together with their
+// own sums, so that each pair is computed once, and no two lanes add to one sum at a time. A warp takes about 80
+// instructions for 32 pairs, which is what the kernel takes its time for: memory is read and written once a row.
+//
+// Of queries that are too large for a block, which `sort_queries.cu` has sorted, many blocks have the rows of one:
+//
+//   sum_shares    sums of tiles, for precisions      place_rows    sorted keys -> what pairs are computed from
+//   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
+//
+// variants: WEIGHT=0,1,2 DRAWN=0,1
+// budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
+// budget: sum_shares registers=64 shared=8*WARPS
+// budget: place_rows registers=80 shared=(WEIGHT==2)*20*WARPS
+// budget: add_pairs registers=96 shared=0
+// budget: write_rows registers=64 shared=0
+#include "block.cuh"
+#include "elementary.cuh"
+#include "hashing.cuh"
+#include "logarithm.cuh"
+#include "ranking.cuh"
+
+#ifndef WEIGHT
+#define WEIGHT 1  // what pairs count: 0 the same, 1 the change of NDCG, 2 that of average precision
+#endif
+#ifndef DRAWN
+#define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
+#endif
+#define ONE 0
+#define NDCG 1
+#define MAP 2
+#define THREADS 512  // most of a block
+#define WARPS (THREADS / 32)
+
+constexpr i32 OWN = 4;               // rows of a lane
+constexpr i32 LANES = 32;
+constexpr double SHARE = 0x1p55;     // 1 in sums of 1 / place
+constexpr double LN_2 = 0.6931471805599453;
+
+// What the gradients of a query depend on beside scores.
+struct Rules {
+    const double* scales;  // of queries; 0 where no pair adds anything
+    const double* factors;
+    i32 drawn;
+    i32 is_normalized;
+};
+
+struct Row {
+    float score, gain;
+    double above, below;
+};
+
+// Rows of a query by their places, from the highest score to the lowest.
+struct Places {
+    const u64* keys;
+    const float* gains;
+    const double* aboves;  // of MAP only
+    const double* steps;
+
+    __device__ __forceinline__ Row at(i32 place) const {
+        Row row;
+        row.score = value_of(~static_cast<u32>(keys[place] >> 32));
+        row.gain = gains[place];
+        if (WEIGHT == MAP) row.above = aboves[place], row.below = row.above + steps[place];
+        if (WEIGHT == NDCG) row.above = row.below = steps[place];
+        return row;
+    }
+};
+
+// Adds to a sum in global memory, or in shared memory, whose atomics are of 32 bits.
+template <bool SHARED>
+static __device__ __forceinline__ void add_to(u64* sum, i64 value) {
+    if (SHARED) {
+        u32* const halves = reinterpret_cast<u32*>(sum);
+        const u32 low = static_cast<u32>(value), before = atomicAdd(halves, low);
+        atomicAdd(halves + 1, static_cast<u32>(static_cast<u64>(value) >> 32) + (before + low < before ? 1u : 0u));
+    } else {
+        atomicAdd(sum, static_cast<u64>(value));
+    }
+}
+
+// What a pair adds to its rows.
+struct Pull {
+    i64 slope, curve;
+};
+
+// `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
+static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool a_is_first, float worth, bool by_score) {
+    const bool is_right = (a.gain > b.gain) == a_is_first;
+    float weight = worth;
+    if (WEIGHT != NDCG && a.gain == b.gain) weight = 0.0f;
+    if (WEIGHT == NDCG) weight *= static_cast<float>(fabs(a.above - b.above));
+    if (WEIGHT == MAP) weight *= static_cast<float>(fabs(is_right ? a.above - b.above : a.below - b.below));
+    if (WEIGHT == NDCG) weight *= fabsf(a.gain - b.gain);
+    float difference = fabsf(a.score - b.score);
+    if (difference > 1e30f) difference = 1e30f;
+    const float odds = exp_of(-difference), both = 1.0f + odds, unit = by_score ? difference + 0.01f : 1.0f;
+    const float share = 1.0f / (both * unit), lost = share * unit;
+    weight *= share * both;
+    return {__float2ll_rn(weight * (is_right ? lost * odds : lost)),
+            __float2ll_rn(weight * 2.0f * at_least(lost * lost * odds, 1e-16f))};
+}
+
+// Sums of g and h.
+struct Sums {
+    i64 g, h;
+};
+
+// Adds a pair whose first row is `a`.
+static __device__ __forceinline__ void add_pair(const Row& a, const Row& b, const Pull& pull, Sums& of_a, Sums& of_b) {
+    const i64 slope = a.gain > b.gain ? pull.slope : -pull.slope;
+    of_a.g -= slope;
+    of_a.h += pull.curve;
+    of_b.g += slope;
+    of_b.h += pull.curve;
+}
+
+template <bool SHARED>
+static __device__ __forceinline__ void add_sums(u64* sums, i32 place, const Sums& own) {
+    add_to<SHARED>(sums + 2 * place, own.g);
+    add_to<SHARED>(sums + 2 * place + 1, own.h);
+}
+
+// What the lane before has.
+static __device__ __forceinline__ Sums passed_on(Sums own) {
+    const i32 next = (threadIdx.x + 1) % LANES;
+    return {__shfl_sync(ALL_LANES, own.g, next), __shfl_sync(ALL_LANES, own.h, next)};
+}
+
+// Adds the pairs of 32 rows from `first` on with each other, of which at least one is of the first `top`. Half a round has
+// all: each lane's row meets those of the 16 lanes behind it, the last of them in half of the lanes.
+template <bool SHARED>
+static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
+                                                      i32 first, u64* sums) {
+    const i32 lane = threadIdx.x % LANES, b = first + lane;
+    const Row own = places.at(min(b, n - 1));
+    Sums of_b = {0, 0}, of_a = {0, 0};
+    i64 total = 0;
+    for (i32 turn = 1; turn <= LANES / 2; ++turn) {
+        of_a = passed_on(of_a);
+        const i32 a = first + (lane + turn) % LANES;
+        const bool is_pair = min(a, b) < top && max(a, b) < n && (turn < LANES / 2 || lane < LANES / 2);
+        const Row row = places.at(min(a, n - 1));
+        const Pull pull = pull_of(row, own, a < b, is_pair ? worth : 0.0f, by_score);
+        add_pair(row, own, pull, of_a, of_b);
+        total += pull.slope;
+    }
+    add_sums<SHARED>(sums, b, of_b);
+    add_sums<SHARED>(sums, first + (lane + LANES / 2) % LANES, of_a);
+    return total;
+}
+
+// Adds the pairs of the first `top` of `n` rows with the rows of a warp's tiles of 32, from `tile` on and every `stride`th:
+// to `own_sums` of these, and to `sums` of the first rows, (g, h) each, of which there is a multiple of 32. The sum of the
+// sizes of their gradients, by this lane. Each of the first rows goes round all lanes, with what it gains there.
+template <bool SHARED>
+static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
+                                                    i32 tile, i32 stride, u64* sums, Sums (&own_sums)[OWN]) {
+    const i32 lane = threadIdx.x % LANES;
+    Row own[OWN];
+    float worths[OWN];
+    i64 total = 0;
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) {
+        const i32 b = (tile + k * stride) * LANES + lane;
+        own[k] = places.at(min(b, n - 1));
+        worths[k] = b < n ? worth : 0.0f;
+        own_sums[k] = {0, 0};
+    }
+    top = min(top, n);
+    for (i32 first = 0; first < top; first += LANES) {
+        u32 later = 0;  // tiles of the warp behind these rows
+        bool is_own = false;
+#pragma unroll
+        for (i32 k = 0; k < OWN; ++k) {
+            const i32 begin = (tile + k * stride) * LANES;
+            later |= (begin > first && begin < n ? 1u : 0u) << k;
+            is_own = is_own || begin == first;
+        }
+        if (is_own) total += add_inner_pairs<SHARED>(places, n, top, worth, by_score, first, sums);
+        if (later == 0) continue;
+        Sums of_first = {0, 0};
+        for (i32 turn = 0; turn < LANES; ++turn) {
+            const i32 a = first + (lane + turn) % LANES;
+            const Row row = places.at(min(a, n - 1));
+#pragma unroll
+            for (i32 k = 0; k < OWN; ++k) {
+                if ((later >> k & 1u) == 0) continue;
+                const Pull pull = pull_of(row, own[k], true, a < top ? worths[k] : 0.0f, by_score);
+                add_pair(row, own[k], pull, of_first, own_sums[k]);
+                total += pull.slope;
+            }
+            of_first = passed_on(of_first);
+        }
+        add_sums<SHARED>(sums, first + lane, of_first);
+    }
+    return total;
+}
+
+// How pairs are drawn: of rows by query, in the order of ids.
+struct Draws {
+    const u32* by_label;  // rows of the query from the highest label to the lowest, of equal ones in their order
+    const u32* groups;    // where the rows of a row's label begin and end among them
+    const u64* ids;
+    u64 key;
+};
+
+// Adds the pairs drawn for the row `row`; `place` : of rows of the query. The sum of the sizes of their gradients.
+template <bool SHARED>
+static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, const Draws& draws, const u32* place, i32 n,
+                                                      i64 begin, i32 row, i32 drawn, float worth, bool by_score,
+                                                      u64* sums) {
+    const u32 first = draws.groups[2 * (begin + row)], last = draws.groups[2 * (begin + row) + 1];
+    const u64 others = static_cast<u64>(n) - (last - first);
+    if (others == 0) return 0;
+    const u64 own_key = draw(draws.key, draws.ids[begin + row]);
+    const i32 a = place[row];
+    const Row own = places.at(a);
+    Sums of_a = {0, 0};
+    i64 total = 0;
+    for (i32 i = 0; i < drawn; ++i) {
+        const u32 other = static_cast<u32>((draw(own_key, i) >> 32) * others >> 32);
+        const i32 b = place[draws.by_label[begin + (other < first ? other : other + (last - first))]];
+        const Row row_b = places.at(b);
+        const Pull pull = pull_of(own, row_b, a < b, worth, by_score);
+        Sums of_b = {0, 0};
+        add_pair(own, row_b, pull, of_a, of_b);
+        add_sums<SHARED>(sums, b, of_b);
+        total += pull.slope;
+    }
+    add_sums<SHARED>(sums, a, of_a);
+    return total;
+}
+
+// What gradients of a query whose scores are not finite are.
+static __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7FC00000u); }
+
+// What sums of a query are multiplied by, after they are divided by its scale.
+static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query, i64 total) {
+    double norm = 1.0;
+    const double sizes = 2.0 * (static_cast<double>(total) / rules.scales[query]);
+    if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
+    if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) / LN_2 / sizes;
+    return norm * rules.factors[query];
+}
+
+static __device__ __forceinline__ float gradient_of(i64 sum, double scale, double factor) {
+    return static_cast<float>(static_cast<double>(sum) / scale * factor);
+}
+
+// Relevant rows, and their shares of 1 / place, before a thread's stretch of rows, of all before it in its block.
+struct Shares {
+    i32 relevant;
+    i64 shares;
+
+    __device__ __forceinline__ void add(float gain, double step) {
+        if (gain > 0) ++relevant, shares += static_cast<i64>(rint(step * SHARE));
+    }
+};
+
+// The sum over the threads before; all threads of the block call it. Storage: one value of each kind for a warp.
+static __device__ __forceinline__ Shares shares_before(Shares own, i64* of_shares, i32* of_relevant) {
+    const u32 warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    Shares found = {running_sum_of_warp(own.relevant), running_sum_of_warp(own.shares)};
+    if (lane == LANES - 1) of_relevant[warp] = found.relevant, of_shares[warp] = found.shares;
+    __syncthreads();
+    found.relevant -= own.relevant, found.shares -= own.shares;
+    for (u32 w = 0; w < warp; ++w) found.relevant += of_relevant[w], found.shares += of_shares[w];
+    __syncthreads();
+    return found;
+}
+
+// A thread's places among `n`, which follow one another.
+static __device__ __forceinline__ i32 stretch_begin(i32 n, u32 thread) {
+    const i32 each = (n + blockDim.x - 1) / blockDim.x;
+    return min(static_cast<i32>(thread) * each, n);
+}
+
+// `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.
+// `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
+// `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
+// Dynamic shared memory, by the least power of two from the number of its rows on: 12 bytes; 8 more for MAP; 20 more for
+// DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
+    const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
+    const float* __restrict__ gains, const double* __restrict__ steps, const double* __restrict__ scales,
+    const float* __restrict__ worths, const double* __restrict__ factors, i32 top, i32 drawn, i32 is_normalized,
+    i32 is_by_score, const u32* __restrict__ by_label, const u32* __restrict__ groups, const u64* __restrict__ ids,
+    const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ margins,
+    float* __restrict__ g, float* __restrict__ h) {
+    DYNAMIC_SHARED(u64, keys);
+    __shared__ u64 total;
+#if WEIGHT == MAP
+    __shared__ i64 of_shares[WARPS];
+    __shared__ i32 of_relevant[WARPS];
+#endif
+    const i64 query = which[blockIdx.x], begin = begins[query];
+    const i32 n = static_cast<i32>(begins[query + 1] - begin), size = power_from(n);
+    const i32 n_sums = DRAWN ? size : (min(top, n) + LANES - 1) / LANES * LANES;
+    u64* const sums = keys + size;
+    double* const aboves = reinterpret_cast<double*>(sums + 2 * n_sums);
+    float* const by_place = reinterpret_cast<float*>(aboves + (WEIGHT == MAP ? size : 0));
+    for (i32 i = threadIdx.x; i < size; i += blockDim.x)
+        keys[i] = i < n ? key_of_row(margins[order[begin + i]], i) : ~0ull;
+    for (i32 i = threadIdx.x; i < 2 * n_sums; i += blockDim.x) sums[i] = 0;
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    sort_keys(keys, size);
+    const double scale = scales[query];
+    const bool is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
+    if (scale == 0 || !is_finite) {
+        for (i32 i = threadIdx.x; i < n; i += blockDim.x)
+            g[order[begin + i]] = h[order[begin + i]] = is_finite ? 0.0f : not_a_number();
+        return;
+    }
+    for (i32 i = threadIdx.x; i < n; i += blockDim.x) by_place[i] = gains[begin + static_cast<u32>(keys[i])];
+#if DRAWN
+    u32* const place = reinterpret_cast<u32*>(by_place + size);
+    for (i32 i = threadIdx.x; i < n; i += blockDim.x) place[static_cast<u32>(keys[i])] = i;
+#endif
+    __syncthreads();
+#if WEIGHT == MAP
+    const i32 from = stretch_begin(n, threadIdx.x), to = stretch_begin(n, threadIdx.x + 1);
+    Shares own = {0, 0};
+    for (i32 i = from; i < to; ++i) own.add(by_place[i], steps[i]);
+    own = shares_before(own, of_shares, of_relevant);
+    for (i32 i = from; i < to; ++i) {
+        own.add(by_place[i], steps[i]);
+        aboves[i] = static_cast<double>(own.relevant) * steps[i] - static_cast<double>(own.shares) * (1.0 / SHARE);
+    }
+    __syncthreads();
+#endif
+    const Places places = {keys, by_place, aboves, steps};
+    const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0;
+#if DRAWN
+    const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
+    i64 own_total = 0;
+    for (i32 i = threadIdx.x; i < n; i += blockDim.x)
+        own_total += add_drawn_pairs<true>(places, draws, place, n, begin, i, drawn, worths[query], by_score, sums);
+#else
+    const i32 tile = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    Sums own_sums[OWN];
+    const i64 own_total = add_top_pairs<true>(places, n, top, worths[query], by_score, tile, warps, sums, own_sums);
+#endif
+    const i64 of_warp = sum_of_warp(own_total);
+    if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
+    __syncthreads();
+    const double factor = factor_of({scales, factors, drawn, is_normalized}, query, static_cast<i64>(total));
+#if DRAWN
+    for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
+        const u32 row = order[begin + static_cast<u32>(keys[i])];
+        g[row] = gradient_of(static_cast<i64>(sums[2 * i]), scale, factor);
+        h[row] = gradient_of(static_cast<i64>(sums[2 * i + 1]), scale, factor);
+    }
+#else
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) {
+        const i32 i = (tile + k * warps) * LANES + threadIdx.x % LANES;
+        if (i >= n) continue;
+        Sums found = own_sums[k];
+        if (i < n_sums) found.g += static_cast<i64>(sums[2 * i]), found.h += static_cast<i64>(sums[2 * i + 1]);
+        const u32 row = order[begin + static_cast<u32>(keys[i])];
+        g[row] = gradient_of(found.g, scale, factor);
+        h[row] = gradient_of(found.h, scale, factor);
+    }
+#endif
+}
+
+// Queries that are too large for a block. `tiles` : see Tile of ranking.cuh; a block has one of them. `keys` and all other arrays that are
+// not of the queries or of all rows: by place, those of a query from a multiple of 32 on.
+
+// Relevant rows of each tile, and their shares; `of_tiles` : shape (tiles, 2).
+extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
+    const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
+    const float* __restrict__ gains, const double* __restrict__ steps, i64* __restrict__ of_tiles) {
+    __shared__ i64 storage[WARPS];
+    const Tile tile = tiles[blockIdx.x];
+    Shares own = {0, 0};
+    for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
+        const i64 place = tile.first + i;
+        own.add(gains[begins[tile.query] + static_cast<u32>(keys[tile.base + place])], steps[place]);
+    }
+    const i64 relevant = sum_of_block<THREADS>(static_cast<i64>(own.relevant), storage);
+    const i64 shares = sum_of_block<THREADS>(own.shares, storage);
+    if (threadIdx.x == 0) of_tiles[2 * blockIdx.x] = relevant, of_tiles[2 * blockIdx.x + 1] = shares;
+}
+
+// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) place_rows(
+    const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
+    const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
+    float* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,
+    u64* __restrict__ totals) {
+    const Tile tile = tiles[blockIdx.x];
+    const i64 from = tile.base + tile.first;
+    for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
+        const u32 row = static_cast<u32>(keys[from + i]);
+        by_place[from + i] = gains[begins[tile.query] + row];
+        if (DRAWN) place[tile.base + row] = static_cast<u32>(tile.first + i);
+        sums[2 * (from + i)] = sums[2 * (from + i) + 1] = 0;
+    }
+    if (tile.first == 0 && threadIdx.x == 0) totals[tile.number] = 0;
+#if WEIGHT == MAP
+    __shared__ i64 of_shares[WARPS];
+    __shared__ i64 storage[WARPS];
+    __shared__ i32 of_relevant[WARPS];
+    const i32 n_before = static_cast<i32>(tile.first / TILE);
+    i64 relevant = 0, shares = 0;
+    for (i32 i = threadIdx.x; i < n_before; i += THREADS) {
+        relevant += of_tiles[2 * (blockIdx.x - 1 - i)];
+        shares += of_tiles[2 * (blockIdx.x - 1 - i) + 1];
+    }
+    relevant = sum_of_block<THREADS>(relevant, storage);
+    shares = sum_of_block<THREADS>(shares, storage);  // which thread 0 adds to what it has, for all others
+    const i32 begin = stretch_begin(tile.size(), threadIdx.x), end = stretch_begin(tile.size(), threadIdx.x + 1);
+    Shares own = {0, 0};
+    for (i32 i = begin; i < end; ++i) own.add(by_place[from + i], steps[tile.first + i]);
+    if (threadIdx.x == 0) own.relevant += static_cast<i32>(relevant), own.shares += shares;
+    Shares before = shares_before(own, of_shares, of_relevant);
+    if (threadIdx.x == 0) before = {static_cast<i32>(relevant), shares};
+    for (i32 i = begin; i < end; ++i) {
+        const double step = steps[tile.first + i];
+        before.add(by_place[from + i], step);
+        aboves[from + i] = static_cast<double>(before.relevant) * step - static_cast<double>(before.shares) * (1.0 / SHARE);
+    }
+#endif
+}
+
+// What a large query's pairs go by, the same for all of its blocks.
+struct Ranking {
+    bool is_finite, by_score;
+
+    __device__ __forceinline__ Ranking(const u64* keys, i64 n, i32 is_by_score) {
+        is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
+        by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0;
+    }
+};
+
+// Blocks: PARTS of them for each tile. `place` and what follows as of `place_rows` and `fill_queries`.
+#define PART_THREADS 128
+#define PARTS (TILE / (4 * PART_THREADS))
+extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
+    const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
+    const float* __restrict__ by_place, const double* __restrict__ aboves, const double* __restrict__ steps,
+    const double* __restrict__ scales, const float* __restrict__ worths, i32 top, i32 drawn, i32 is_by_score,
+    const u32* __restrict__ place, const u32* __restrict__ by_label, const u32* __restrict__ groups,
+    const u64* __restrict__ ids, const u64* __restrict__ draw_keys, const i32* __restrict__ ended,
+    u64* __restrict__ sums, u64* __restrict__ totals) {
+    const Tile tile = tiles[blockIdx.x / PARTS];
+    const i64 first = tile.first + blockIdx.x % PARTS * (OWN * PART_THREADS);
+    const Ranking ranking(keys + tile.base, tile.n, is_by_score);
+    if (first >= tile.n || scales[tile.query] == 0 || !ranking.is_finite) return;
+    const Places places = {keys + tile.base, by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps};
+    const float worth = worths[tile.query];
+    const i32 n = static_cast<i32>(tile.n);
+    u64* const own_sums = sums + 2 * tile.base;
+    i64 total = 0;
+#if DRAWN
+    const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
+    for (i32 k = 0; k < OWN; ++k) {
+        const i32 row = static_cast<i32>(first) + k * PART_THREADS + static_cast<i32>(threadIdx.x);
+        if (row < n)
+            total += add_drawn_pairs<false>(places, draws, place + tile.base, n, begins[tile.query], row, drawn, worth,
+                                            ranking.by_score, own_sums);
+    }
+#else
+    constexpr i32 STRIDE = PART_THREADS / LANES;
+    const i32 begin = static_cast<i32>(first / LANES + threadIdx.x / LANES);
+    Sums of_own[OWN];
+    total = add_top_pairs<false>(places, n, top, worth, ranking.by_score, begin, STRIDE, own_sums, of_own);
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) {
+        const i32 own = (begin + k * STRIDE) * LANES + threadIdx.x % LANES;
+        if (own < n) add_sums<false>(own_sums, own, of_own[k]);
+    }
+#endif
+    total = sum_of_warp(total);
+    if (threadIdx.x % LANES == 0) add_to<false>(&totals[tile.number], total);
+}
+
+// Gradients of all rows of large queries.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
+    const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
+    const u64* __restrict__ keys, const double* __restrict__ scales, const double* __restrict__ factors, i32 drawn,
+    i32 is_normalized, const u64* __restrict__ sums, const u64* __restrict__ totals, float* __restrict__ g,
+    float* __restrict__ h) {
+    const Tile tile = tiles[blockIdx.x];
+    const double scale = scales[tile.query];
+    const bool is_finite = Ranking(keys + tile.base, tile.n, 0).is_finite, has_pairs = scale != 0 && is_finite;
+    const i64 total = static_cast<i64>(totals[tile.number]);
+    const double factor = has_pairs ? factor_of({scales, factors, drawn, is_normalized}, tile.query, total) : 0;
+    for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
+        const i64 place = tile.base + tile.first + i;
+        const u32 row = order[begins[tile.query] + static_cast<u32>(keys[place])];
+        const float otherwise = is_finite ? 0.0f : not_a_number();
+        g[row] = has_pairs ? gradient_of(static_cast<i64>(sums[2 * place]), scale, factor) : otherwise;
+        h[row] = has_pairs ? gradient_of(static_cast<i64>(sums[2 * place + 1]), scale, factor) : otherwise;
+    }
+}
