@@ -198,7 +198,13 @@ def _first_that_holds(reasons: dict[str, bool]) -> str:
 
 def evaluated_metrics(params: TrainParams, objective: Objective) -> list[AnyMetric]:
     """Return the metrics of each evaluation set: those that are named, or the objective's own."""
-    return [make_metric(metric, objective.parameters()) for metric in params.eval_metric or (objective.default_metric,)]
+    defaults = metric_defaults(params, objective)
+    return [make_metric(metric, defaults) for metric in params.eval_metric or (objective.default_metric,)]
+
+
+def metric_defaults(params: TrainParams, objective: Objective) -> dict[str, object]:
+    """Return the defaults of metrics' arguments: the objective's, and the gains of `ndcg` beside any objective."""
+    return {"ndcg_exp_gain": params.ndcg_exp_gain, **objective.parameters()}
 
 
 def _metrics_reason(params: TrainParams, objective: Objective) -> str:

@@ -16,6 +16,7 @@ from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.devices.gpu.trees.split_sets import MOST_THRESHOLD
 from daskboost.errors import DataError, ParameterError
+from daskboost.fit.recipe import metric_defaults
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric
 from daskboost.metrics.own_metric import CustomMetric
@@ -34,8 +35,9 @@ LOSS_PARAMETERS = {
     "huber_slope": "objective='reg:pseudohubererror'",
     **dict.fromkeys((
         "lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization",
-        "lambdarank_score_normalization", "ndcg_exp_gain",
+        "lambdarank_score_normalization",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
+    "ndcg_exp_gain": "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map', and of eval_metric='ndcg' beside any",
     "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
@@ -56,7 +58,8 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
-            if value != getattr(TrainParams, name) and not hasattr(objective, name):
+            is_read = hasattr(objective, name) or (name == "ndcg_exp_gain" and _has_ndcg(params))
+            if value != getattr(TrainParams, name) and not is_read:
                 raise ParameterError(
                     f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"
                 )
@@ -66,6 +69,10 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
                 "'multi:softprob'"
             )
     objective.check_params(params)
+
+
+def _has_ndcg(params: TrainParams) -> bool:
+    return any(isinstance(each, str) and each.partition("@")[0].rstrip("-") == "ndcg" for each in params.eval_metric)
 
 
 def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
@@ -265,13 +272,13 @@ def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
             )
 
 
-def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[Any]]:
-    """The metrics of a fit.
+def check_metrics(metrics: Sequence[Any], objective: Objective, params: TrainParams) -> list[Metric[Any]]:
+    """The metrics of a fit with these parameters.
 
     ParameterError for an unknown name, two metrics of one name, whose values would end in one list, and a metric that
     cannot read what the objective predicts.
     """
-    made = [make_metric(metric, objective.parameters()) for metric in metrics]
+    made = [make_metric(metric, metric_defaults(params, objective)) for metric in metrics]
     names = [metric.name for metric in made if not isinstance(metric, CustomMetric)]  # functions may name their values
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -230,7 +230,7 @@ def make_spec(
     if sets is not None:
         check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
         rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params))
-    made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective)
+    made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective, params)
     check_evaluated_queries(made, evals)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
@@ -280,7 +280,7 @@ def checked_objective(params: TrainParams) -> Objective:
     """Return the objective, once what contradicts it is refused."""
     objective = objective_of(params)
     check_contradictions(params, objective)
-    check_metrics(params.eval_metric, objective)
+    check_metrics(params.eval_metric, objective, params)
     return objective
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from daskboost import QuantizedDataset
-from daskboost.data.input.queries import LARGEST_FLOAT
+from daskboost.data.input.queries import LARGEST_BITS
 from daskboost.errors import DataError, DataTypeError, ParameterError
 
 X = np.arange(20.0).reshape(10, 2)
@@ -39,6 +39,11 @@ def same_groups(a: Any, b: Any) -> bool:
 ], ids=["array", "list", "pandas", "nullable", "arrow", "unsigned", "objects"])  # fmt: skip
 def test_integers_are_their_own_codes(given: Any) -> None:
     assert np.array_equal(codes(QuantizedDataset(X, Y, qid=given)), IDS)
+
+
+def test_integers_of_64_bits_without_a_sign_have_one_code_in_any_container() -> None:
+    ids = (IDS + 2).astype(np.uint64) + np.uint64(2**63)
+    assert np.array_equal(codes(QuantizedDataset(X, Y, qid=ids.astype(object))), codes(QuantizedDataset(X, Y, qid=ids)))
 
 
 def test_whole_floats_have_the_codes_of_integers() -> None:
@@ -83,9 +88,12 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"qid": [1.0, np.nan] * 5}, DataError, "qid has 5 missing values"),
     ({"qid": pd.Series([1, None] * 5, dtype="Int64")}, DataError, "qid has 5 missing values"),
     ({"qid": ["a", None] * 5}, DataError, "qid has 5 missing values"),
-    ({"qid": [1.5] * 10}, DataError, "no whole numbers up to 2**53, e.g. 1.5"),
-    ({"qid": [LARGEST_FLOAT + 2] * 10}, DataError, "no whole numbers"),
+    ({"qid": [1.5] * 10}, DataError, "no whole numbers below 2**53, e.g. 1.5"),
+    ({"qid": [2.0**LARGEST_BITS + 2] * 10}, DataError, "no whole numbers"),
+    ({"qid": np.full(10, 2**24, np.float32)}, DataError, "no whole numbers below 2**24, e.g. 16777216.0"),
     ({"qid": [-np.inf] * 10}, DataError, "no whole numbers"),
+    ({"qid": [2**70] * 10}, DataError, "do not fit 64 bits"),
+    ({"qid": np.array([-1, 2**63] * 5, object)}, DataError, "do not fit 64 bits"),
     ({"qid": ["a", 1] * 5}, DataTypeError, "of the types int, str"),
     ({"qid": np.array(["2020-01-01"] * 10, "M8[D]")}, DataTypeError, "qid is of type datetime64[D]"),
     ({"qid": np.zeros((10, 2))}, DataError, "qid has 2 columns"),
@@ -93,6 +101,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"group": [3, 3]}, DataError, "group sums to 6 rows, but X has 10"),
     ({"group": [3.5, 6.5]}, ParameterError, "group=[3.5, 6.5]"),
     ({"group": [11, -1]}, ParameterError, "group=[11, -1]"),
+    ({"group": [[3, 7], [0]]}, ParameterError, "group=[[3, 7], [0]]"),
     ({"group": [3, 7], "qid": IDS}, ParameterError, "qid and group both"),
 ]  # fmt: skip
 

@@ -203,6 +203,17 @@ def test_metrics_of_queries_go_with_any_objective() -> None:
     assert history["train"]["ndcg@5"][-1] > history["train"]["ndcg@5"][0]
 
 
+def test_gains_of_ndcg_are_chosen_beside_any_objective() -> None:
+    """What the message about labels without an exponential gain advises is possible."""
+    data = QuantizedDataset(X, LABEL + 0.5, qid=QID)
+    params = {**BASE, "objective": "reg:squarederror", "ndcg_exp_gain": False}
+    found: Any = {}
+    train({**params, "eval_metric": ["ndcg@5", "ndcg-"]}, data, 2, evals=[(data, "train")], evals_result=found)
+    assert 0.5 < found["train"]["ndcg-"][-1] <= 1
+    with pytest.raises(ParameterError, match="of eval_metric='ndcg' beside any"):
+        train({**params, "eval_metric": "map"}, data, 2, evals=[(data, "train")])
+
+
 def test_the_automatic_device_is_the_cpu() -> None:
     auto, _ = trained("rank:ndcg", 2, params={"device": "auto"})
     assert auto.to_bytes("json") == trained("rank:ndcg", 2, params={"device": "cpu"})[0].to_bytes("json")

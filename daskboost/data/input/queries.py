@@ -16,8 +16,8 @@ from daskboost.params import shown
 if TYPE_CHECKING:
     from daskboost.data.input.kinds import Vector
 
-LARGEST_FLOAT = 2.0**53
-"""Largest query id that is a float: beyond it, different whole numbers are the same float64."""
+LARGEST_BITS = 53
+"""Bits of query ids that are floats: from 2**53 on, different whole numbers are the same float64."""
 
 
 def query_codes(block: Vector) -> Int64:
@@ -28,7 +28,8 @@ def query_codes(block: Vector) -> Int64:
     Raises
     ------
     DataError
-        Missing ids, or floats that are no whole numbers below 2**53.
+        Missing ids, integers of more than 64 bits, or floats that are no whole numbers of as many bits as the type
+        tells apart: 2**53 of float64, 2**24 of float32.
     DataTypeError
         Ids that are neither numbers nor texts, or a mix of these in one partition.
     """
@@ -42,13 +43,24 @@ def _codes_of_floats(values: npt.NDArray[Any]) -> Int64:
     missing = int(np.isnan(values).sum())
     if missing:
         raise _missing(missing)
-    strange = ~((np.abs(values) <= LARGEST_FLOAT) & (np.rint(values) == values))
+    bits = min(np.finfo(values.dtype).nmant + 1, LARGEST_BITS)  # beyond them whole numbers share a float
+    strange = ~((np.abs(values) < 2.0**bits) & (np.rint(values) == values))
     if strange.any():
         raise DataError(
-            f"qid has {int(strange.sum())} floats that are no whole numbers up to 2**53, e.g. {values[strange][0]}. "
-            "Number the queries by integers, or name them by texts."
+            f"qid has {int(strange.sum())} floats that are no whole numbers below 2**{bits}, e.g. "
+            f"{values[strange][0]}. Number the queries by integers, or name them by texts."
         )
     return values.astype(np.int64)
+
+
+def _codes_of_integers(values: list[int]) -> Int64:
+    least, most = min(values, default=0), max(values, default=0)
+    if least < -(2**63) or most >= (2**63 if least < 0 else 2**64):
+        raise DataError(
+            f"qid has integers that do not fit 64 bits, from {least} to {most}. Number the queries anew, or name "
+            "them by texts, e.g. with `.astype(str)`."
+        )
+    return np.array(values, np.int64 if most < 2**63 else np.uint64).astype(np.int64)
 
 
 def _codes_of_objects(values: npt.NDArray[Any]) -> Int64:
@@ -63,7 +75,7 @@ def _codes_of_objects(values: npt.NDArray[Any]) -> Int64:
         hashes: npt.NDArray[np.uint64] = pd.util.hash_array(values)
         return hashes.view(np.int64)
     if all(issubclass(kind, int | np.integer) for kind in types):
-        return np.array(values.tolist(), np.int64)
+        return _codes_of_integers(values.tolist())
     if all(issubclass(kind, int | float | np.integer | np.floating) for kind in types):
         return _codes_of_floats(values.astype(np.float64))
     raise DataTypeError(
@@ -95,7 +107,10 @@ def qid_of_groups(group: object, count_rows: Callable[[], int | None]) -> Int64:
     DataError
         Sizes that do not sum to the number of rows.
     """
-    sizes = np.asarray(group)
+    try:
+        sizes = np.asarray(group)
+    except ValueError:  # sequences of different lengths
+        sizes = np.empty((0, 0))
     if len(sizes.shape) != 1 or not (np.issubdtype(sizes.dtype, np.integer) or not len(sizes)) or (sizes < 0).any():
         raise ParameterError(
             f"group={shown(group)} must be a sequence of the numbers of rows of each query, whole and at least 0; to "
