@@ -149,10 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
                       device=options.device, repeats=options.repeats)  # fmt: skip
     with ExitStack() as stack:
         clients = {n: open_cluster(of_case(), n, stack) for n in workers}
-        make = partial(persisted, of_case())
-        with ThreadPoolExecutor(len(clients)) as pool:  # all clusters make theirs at the same time
-            seconds, made = timed(lambda: list(pool.map(make, clients.values())))
-        rows = dict(zip(clients, made, strict=True))
+        seconds, rows = timed(lambda: {n: persisted(of_case(), client) for n, client in clients.items()})
         print(f"{options.rows:,} rows made {len(workers)} times in {seconds:.1f} s", flush=True)
         for combined in map(int, options.combined.split(",")):
             config = of_case(max_ctr_complexity=combined)

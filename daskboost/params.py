@@ -231,7 +231,11 @@ class TrainParams:
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
-        check_flag("has_time", self.has_time)
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name))
+        _check_choice("lambdarank_pair_method", self.lambdarank_pair_method, PAIR_METHODS)
+        if self.lambdarank_num_pair_per_sample is not None:
+            check_count("lambdarank_num_pair_per_sample", self.lambdarank_num_pair_per_sample, least=1)
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -279,6 +283,8 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample"}  # fmt: skip
+_FLAGS = ("has_time", "lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
+PAIR_METHODS = ("topk", "mean")
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf

@@ -16,12 +16,12 @@ from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
-from daskboost.params import ON_SAMPLES, TrainParams, check_count, check_flag, shown
+from daskboost.params import ON_SAMPLES, PAIR_METHODS, TrainParams, check_count, check_flag, shown
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
 
-PAIR_METHODS = ("topk", "mean")
+
 NUM_PAIRS = {"topk": 32, "mean": 1}
 """What `lambdarank_num_pair_per_sample` is where it is not given; XGBoost's."""
 NOT_SET = 2**32 - 1

@@ -141,7 +141,10 @@ def check_dtype(dtype: ColumnType, rule: ColumnRule) -> None:
     """Refuse a dtype that cannot be such a column; DataTypeError with both names."""
     letter, name = dtype_letter(dtype), rule.argument
     if rule.takes_text and letter not in LABEL_LETTERS:
-        raise DataTypeError(f"{name} is of type {dtype}. Pass numbers, booleans or strings: convert them.")
+        raise DataTypeError(
+            f"{name} is of type {dtype}. Labels are numbers, booleans or strings, ids of queries whole numbers or "
+            "strings: convert them."
+        )
     if not rule.takes_text and letter not in FEATURE_KINDS:
         raise DataTypeError(f"{name} is of type {dtype}, but must be a number. Convert it, e.g. with `.astype(float)`.")
 
