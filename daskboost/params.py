@@ -231,11 +231,8 @@ class TrainParams:
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
-        for name in _FLAGS:
-            check_flag(name, getattr(self, name))
-        _check_choice("lambdarank_pair_method", self.lambdarank_pair_method, PAIR_METHODS)
-        if self.lambdarank_num_pair_per_sample is not None:
-            check_count("lambdarank_num_pair_per_sample", self.lambdarank_num_pair_per_sample, least=1)
+        check_flag("has_time", self.has_time)
+        check_pairs(vars(self))
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -283,8 +280,8 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample"}  # fmt: skip
-_FLAGS = ("has_time", "lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 PAIR_METHODS = ("topk", "mean")
+PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf
@@ -390,6 +387,16 @@ def check_flag(name: str, value: object) -> None:
     """Refuse what is neither True nor False: ParameterError naming it."""
     if not isinstance(value, bool | np.bool_):
         raise ParameterError(f"{name}={shown(value)} must be True or False")
+
+
+def check_pairs(params: Mapping[str, Any]) -> None:
+    """Refuse parameters of ranking objectives that are no method, count or flag: ParameterError naming one."""
+    _check_choice("lambdarank_pair_method", params["lambdarank_pair_method"], PAIR_METHODS)
+    pairs = params["lambdarank_num_pair_per_sample"]
+    if pairs is not None:
+        check_count("lambdarank_num_pair_per_sample", pairs, least=1)
+    for name in PAIR_FLAGS:
+        check_flag(name, params[name])
 
 
 def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:

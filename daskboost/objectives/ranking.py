@@ -16,7 +16,7 @@ from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
-from daskboost.params import ON_SAMPLES, PAIR_METHODS, TrainParams, check_count, check_flag, shown
+from daskboost.params import ON_SAMPLES, PAIR_FLAGS, TrainParams, check_pairs
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -132,32 +132,23 @@ class RankingObjective(Objective):
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        method = params.get("lambdarank_pair_method") or "topk"
-        if method not in PAIR_METHODS:
-            raise ParameterError(
-                f"lambdarank_pair_method={shown(method)} must be one of {', '.join(map(repr, PAIR_METHODS))}"
-            )
-        pairs = params.get("lambdarank_num_pair_per_sample")
-        if pairs is not None:
-            check_count("lambdarank_num_pair_per_sample", pairs, least=1)
-        flags = {name: params.get(name, True) for name in FLAGS}
-        for name, value in flags.items():
-            check_flag(name, value)
-        return cls(method, None if pairs is None else int(pairs), **{name: bool(own) for name, own in flags.items()})
+        given: dict[str, Any] = {name: params.get(name, True) for name in PAIR_FLAGS}
+        given["lambdarank_pair_method"] = params.get("lambdarank_pair_method") or "topk"
+        given["lambdarank_num_pair_per_sample"] = pairs = params.get("lambdarank_num_pair_per_sample")
+        check_pairs(given)
+        flags = {name: bool(given[name]) for name in PAIR_FLAGS}
+        return cls(given["lambdarank_pair_method"], None if pairs is None else int(pairs), **flags)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         found = config_section(config, cls.section)
         try:
-            given: dict[str, Any] = {name: bool(int(found[name])) for name in FLAGS if name in found}
+            given: dict[str, Any] = {name: bool(int(found[name])) for name in PAIR_FLAGS if name in found}
             pairs = int(found.get("lambdarank_num_pair_per_sample", NOT_SET))
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"objective.{cls.section} of the model has a value that is no number") from error
         given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
         return cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
-
-
-FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 
 
 @dataclass(frozen=True)
