@@ -1,6 +1,7 @@
 # Needs Python >= 3.11 and make, and for the tests g++; everything else is installed into .venv on first use.
 #   make demo     train on real data through a two-process cluster, write demo_output/
-#   make test     lint, types and all tests
+#   make test     lint, types and tests, of which each value of each parameter comes at least once
+#   make every-test  lint, types and all combinations of these values, before a release
 #   make lint     ruff and mypy only
 #   make kernels  every variant of every CUDA kernel compiled for every architecture, before a release
 #   make fuzz     damaged model files and data sets for ten minutes (python -m fuzz --help for hours, and for one case)
@@ -15,7 +16,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: demo test style types tests lint kernels fuzz bench clean
+.PHONY: demo test every-test style types tests lint kernels fuzz bench clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m benchmarks.demo
@@ -24,6 +25,9 @@ demo: $(DEMO_STAMP)
 test: style
 	$(MAKE) --jobs=2 types tests
 
+every-test: style types
+	$(BIN)/python -m pytest -n auto
+
 style: $(TEST_STAMP)
 	$(BIN)/ruff check .
 
@@ -31,7 +35,7 @@ types: $(TEST_STAMP)
 	$(BIN)/mypy
 
 tests: $(TEST_STAMP)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --each-value
 
 lint: style types
 

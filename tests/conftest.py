@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from combinations import kept_cases
 from hypothesis import HealthCheck, settings
 from kernels.emulation import ALWAYS, MOST_TESTS
 from kernels.processes import LATE_SECONDS, piece_of
@@ -56,6 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="store the trees of tests/test_golden_models.py anew"
     )
+    parser.addoption(
+        EACH_VALUE, action="store_true",
+        help="of each test, run cases in which each value of each parameter comes at least once, not all combinations",
+    )  # fmt: skip
 
 
 def pytest_configure() -> None:
@@ -81,6 +86,7 @@ FIRST = [
 would else compile the same at once, the workers of a cluster above all. The other files need few CPU kernels."""
 
 
+EACH_VALUE = "--each-value"
 FROZEN_BEFORE = pytest.StashKey[str]()
 """The file of the test that runs: garbage collections leave out what was there before it."""
 
@@ -99,6 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("late"):
             item.add_marker(pytest.mark.timeout(LATE_SECONDS))
+    if config.getoption(EACH_VALUE):
+        _leave_out(config, items, _repeated(items))
     if MOST_TESTS not in os.environ:
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
@@ -109,7 +117,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept |= {id(item) for item in tests[:: -(-len(tests) // int(os.environ[MOST_TESTS]))]}
     always = set(ALWAYS.read_text().splitlines())
     kept |= {id(item) for item in small if item.nodeid in always}
-    left_out = {id(item) for item in emulated} - kept
+    _leave_out(config, items, {id(item) for item in emulated} - kept)
+
+
+def _repeated(items: list[pytest.Item]) -> set[int]:
+    """Return the cases, by `id`, whose values other cases of their test have; those that are marked alike are looked at
+    together, as some marks skip a case."""
+    tests = [
+        (f"{item.nodeid.split('[')[0]} {sorted({mark.name for mark in item.iter_markers()})}", (
+            item.nodeid, item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        ))
+        for item in items
+    ]  # fmt: skip
+    kept = kept_cases(tests)
+    return {id(item) for item in items if item.nodeid not in kept}
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[int]) -> None:
+    """Take items, by `id`, from those that run."""
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 
