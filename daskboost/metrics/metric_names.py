@@ -23,7 +23,16 @@ from daskboost.metrics.elementwise import (
 )
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.own_metric import CustomMetric
-from daskboost.metrics.ranking import MeanAveragePrecision, Ndcg, QueryPrecision, ReciprocalRank
+from daskboost.metrics.ranking import (
+    ExpectedReciprocalRank,
+    MeanAveragePrecision,
+    Ndcg,
+    PFound,
+    QueryAuc,
+    QueryPrecision,
+    QueryRecall,
+    ReciprocalRank,
+)
 from daskboost.registry import Registry
 
 _REGISTRY: Registry[Metric[Any]] = Registry("metric", "base_name", reserved="@")
@@ -67,12 +76,13 @@ def make_metric(metric: object, params: Mapping[str, Any] | None = None) -> Metr
     if isinstance(metric, Metric):
         return metric
     if isinstance(metric, str):
-        name, at, argument = re.sub(r"^(\w+)-$", r"\1@-", metric).partition("@")
+        name, at, argument = re.sub(r"^([\w-]*\w)-$", r"\1@-", metric).partition("@")
         return _REGISTRY.get(name).from_argument(argument if at else None, params or {})
     return CustomMetric.from_argument(None, {"function": metric})
 
 
 for _kind in (Rmse, Rmsle, Mae, Mape, PseudoHuber, Quantile, PoissonNLogLik, GammaNLogLik, TweedieNLogLik,
               PoissonDeviance, GammaDeviance, TweedieDeviance, LogLoss, Error, MultiLogLoss, MultiError, RocAuc,
-              AveragePrecision, Ndcg, MeanAveragePrecision, QueryPrecision, ReciprocalRank):  # fmt: skip
+              AveragePrecision, Ndcg, MeanAveragePrecision, QueryPrecision, ReciprocalRank, QueryRecall,
+              ExpectedReciprocalRank, PFound, QueryAuc):  # fmt: skip
     register_metric(_kind)

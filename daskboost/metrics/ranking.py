@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,8 +17,8 @@ from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.elementwise import LabelRange
-from daskboost.metrics.metric import Metric, RankedRows, RatioState, one_per_row
-from daskboost.objectives.ranking import check_gains
+from daskboost.metrics.metric import Metric, RankedRows, RatioState, one_per_row, refuse_argument
+from daskboost.objectives.ranking import MOST_EXPONENTIAL_LABEL, check_gains
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 NO_PLACE = "prediction holds NaN, which metric {!r} cannot rank; look for NaN in margins"
 MOST_ROWS = 2**31
 """How many rows are the first ones where a metric takes all."""
+PATIENCE = 0.85
+"""Probability that a user of PFound goes on behind a row that did not satisfy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class RankingMetric(Metric[RatioState]):
     top : int
         Rows of highest scores that count; 0 for all.
     minus : bool
-        Whether queries without a relevant row, a label above 0, are worth 0; else they are worth `otherwise`.
+        Whether queries without a relevant row, a label above 0, are worth 0; else they are worth `otherwise`, or do not
+        count where that is NaN.
     """
 
     by_query: ClassVar[bool] = True
@@ -85,13 +89,17 @@ class RankingMetric(Metric[RatioState]):
         score = prediction[rows.order].astype(np.float32)
         if np.isnan(score).any():
             raise DataError(NO_PLACE.format(self.name))
-        values = np.empty(len(rows.weights))
+        values, weights = np.empty(len(rows.weights)), rows.weights
         largest = int(np.diff(rows.begins).max(initial=0))
         query_values(self._measure, rows.label, score, rows.begins, discounts_of(largest), values)
-        return RatioState(ExactSum.of(values * rows.weights), ExactSum.of(rows.weights))
+        counted = ~np.isnan(values)
+        if not counted.all():
+            values, weights = values[counted], weights[counted]
+        return RatioState(ExactSum.of(values * weights), ExactSum.of(weights))
 
     @property
     def _measure(self) -> Measure:
+        """What is computed of each query; values that are NaN do not count."""
         otherwise = 0.0 if self.minus else self.otherwise
         return Measure(int(self.kind), self.top or MOST_ROWS, self.has_exponential_gain, otherwise)
 
@@ -185,3 +193,89 @@ class ReciprocalRank(RankingMetric):
     base_name: ClassVar[str] = "mrr"
     kind: ClassVar[QueryValue] = QueryValue.RECIPROCAL_RANK
     otherwise: ClassVar[float] = 0.0
+
+
+@dataclass(frozen=True)
+class QueryRecall(RankingMetric):
+    """Share of the relevant rows that are among those of highest scores. Queries without one are worth 1, as in
+    CatBoost's ``RecallAt``: nothing is missed there."""
+
+    base_name: ClassVar[str] = "recall"
+    kind: ClassVar[QueryValue] = QueryValue.RECALL
+
+
+@dataclass(frozen=True)
+class ExpectedReciprocalRank(RankingMetric):
+    """Mean of 1 / place of the row at which a user stops, who reads from the first place on and is satisfied by a row
+    of label g with the probability ``(2**g - 1) / 2**largest``. Queries without a relevant row are worth 0. Source:
+    Chapelle et al., "Expected reciprocal rank for graded relevance", 2009.
+
+    Parameters
+    ----------
+    largest : int, optional
+        The largest label that there is. By default `prepare` takes that of the rows that are evaluated; give
+        ``ExpectedReciprocalRank(10, largest=4)`` as ``eval_metric`` to have the same for all sets.
+    """
+
+    base_name: ClassVar[str] = "err"
+    kind: ClassVar[QueryValue] = QueryValue.EXPECTED_RECIPROCAL_RANK
+    otherwise: ClassVar[float] = 0.0
+    largest: int | None = None
+
+    @property
+    def has_exponential_gain(self) -> bool:
+        return True
+
+    def prepare(self, stats: LabelStats) -> Self:
+        """See `Metric.prepare`; DataError for labels that are no grades from 0 to `largest`."""
+        most = MOST_EXPONENTIAL_LABEL if self.largest is None else self.largest
+        if stats.n_rows and not (stats.all_integer and stats.maximum <= most):
+            value = f"label {stats.maximum:g}" if stats.all_integer else "labels that are not whole"
+            raise DataError(
+                f"metric {self.name!r} takes whole labels from 0 to {most}, not {value}; make grades of them"
+            )
+        largest = max(int(stats.maximum), 0) if stats.n_rows and self.largest is None else self.largest
+        return replace(super().prepare(stats), largest=largest or 0)
+
+    @property
+    def _measure(self) -> Measure:
+        if self.largest is None:
+            raise ParameterError(f"metric {self.name!r} needs the largest label of all rows; call prepare(stats) first")
+        return super()._measure._replace(unit=math.ldexp(1.0, -self.largest))
+
+
+@dataclass(frozen=True)
+class PFound(RankingMetric):
+    """Probability that a user finds a row that satisfies, who reads from the first place on, is satisfied by a row with
+    the probability that its label is, and otherwise gives up with the probability .15. Queries without a relevant row
+    are worth 0. Source: Gulin, Karpovich, Raskovalov and Segalovich, "Yandex at ROMIP'2009", 2009; CatBoost's
+    ``PFound``."""
+
+    base_name: ClassVar[str] = "pfound"
+    kind: ClassVar[QueryValue] = QueryValue.PFOUND
+    otherwise: ClassVar[float] = 0.0
+
+    def prepare(self, stats: LabelStats) -> Self:
+        """See `Metric.prepare`; DataError for labels that are no probabilities."""
+        LabelRange(0.0, 1.0).check(self.name, stats)
+        return self
+
+    @property
+    def _measure(self) -> Measure:
+        return super()._measure._replace(patience=PATIENCE)
+
+
+@dataclass(frozen=True)
+class QueryAuc(RankingMetric):
+    """Probability that a relevant row of a query has a higher score than another of its rows, equal scores counting
+    half. Queries whose rows are all relevant, or none, do not count."""
+
+    base_name: ClassVar[str] = "query-auc"
+    kind: ClassVar[QueryValue] = QueryValue.AUC
+    otherwise: ClassVar[float] = math.nan
+
+    @classmethod
+    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
+        """Take no argument: `Metric.from_argument`."""
+        refuse_argument(cls.base_name, argument)
+        return cls()

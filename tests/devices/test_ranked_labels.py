@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,11 @@ from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError
 from daskboost.metrics.metric import RatioState
 from daskboost.metrics.metric_names import make_metric
+from daskboost.metrics.ranking import ExpectedReciprocalRank
 
-NAMES = ("ndcg", "ndcg@1", "ndcg@40", "ndcg@5-", "map", "map@3", "map-", "pre", "pre@7", "mrr", "mrr@2")
+NAMES = ("ndcg", "ndcg@1", "ndcg@40", "ndcg@5-", "map", "map@3", "map-", "pre", "pre@7", "mrr", "mrr@2", "recall@9",
+         "err", "err@40", "query-auc")  # fmt: skip
+OF_CHANCES = ("pfound", "pfound@3", "query-auc")
 
 
 @dataclass
@@ -29,13 +32,18 @@ class Scored:
         self.labels.add_values(measure, state)
 
 
+def metric_of(name: str) -> Any:
+    metric = make_metric(name)
+    return replace(metric, largest=4) if isinstance(metric, ExpectedReciprocalRank) else metric
+
+
 def states(runtime: Runtime, rows: QueryRows, scores: Any, names: tuple[str, ...] = NAMES) -> list[RatioState]:
     labels = RankedLabels(MetricKernels(runtime), rows.order, rows.begins, rows.label, rows.weights)
     labels.rank(runtime.xp.asarray(scores)[:, 0])
     found = []
-    for metric in map(make_metric, names):
+    for metric in map(metric_of, names):
         state = MetricKernels(runtime).state()
-        metric.measure(Scored(labels), state)  # type: ignore[arg-type]
+        metric.measure(Scored(labels), state)
         found.append(metric.measured(to_host(state), rows.label, None))
     return found
 
@@ -49,12 +57,14 @@ def test_states_are_the_hosts(sizes: tuple[int, ...], weighted: bool, runtime: R
     label = rng.integers(0, 5, len(qid)).astype(np.float32) * (qid != 4)
     scores = rng.normal(size=(len(qid), 2)).astype(np.float32).round(1)
     weight = rng.uniform(0.5, 3, len(sizes)).astype(np.float32)[qid] * (rng.random(len(qid)) < 0.9)
-    rows = QueryRows.of(qid, label, weight if weighted else None)
-    for name, found in zip(NAMES, states(runtime, rows, scores), strict=True):
-        expected = make_metric(name).of_queries(rows, scores[:, 0]).to_arrays()
-        assert {key: own.tobytes() for key, own in found.to_arrays().items()} == {
-            key: own.tobytes() for key, own in expected.items()
-        }, name
+    for names, own in ((NAMES, label), (OF_CHANCES, label / 4)):
+        rows = QueryRows.of(qid, own, weight if weighted else None)
+        for name, found in zip(names, states(runtime, rows, scores, names), strict=True):
+            expected = metric_of(name).of_queries(rows, scores[:, 0]).to_arrays()
+            assert np.isfinite(metric_of(name).value(found))
+            assert {key: own.tobytes() for key, own in found.to_arrays().items()} == {
+                key: own.tobytes() for key, own in expected.items()
+            }, name
 
 
 @pytest.mark.parametrize("n", [20, 2100])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xgboost
 from reference.ranking import ranking_metric
-from sklearn.metrics import ndcg_score
+from sklearn.metrics import ndcg_score, roc_auc_score
 from strategies.pairs import pairs_of
 
 from daskboost.data.input.labels import LabelStats
@@ -17,6 +17,7 @@ from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import RatioState
 from daskboost.metrics.metric_names import make_metric
+from daskboost.metrics.ranking import ExpectedReciprocalRank
 
 
 def make_rows(binary: bool, ties: bool, n: int = 400) -> tuple[Any, Any, Any, Any]:
@@ -32,16 +33,21 @@ def make_rows(binary: bool, ties: bool, n: int = 400) -> tuple[Any, Any, Any, An
 
 
 def value(name: str, qid: Any, label: Any, score: Any, weight: Any = None, **params: Any) -> float:
-    metric = make_metric(name, params)
+    n, least, most = len(label), float(label.min()), float(label.max())
+    stats = LabelStats(n, least, most, bool((label % 1 == 0).all()), 1.0, n)
+    metric = make_metric(name, params).prepare(stats)
     return metric.value(metric.of_queries(QueryRows.of(qid.astype(np.int64), label, weight), score))
 
 
 @pytest.mark.parametrize("case", pairs_of({
-    "name": ("ndcg", "map", "pre", "mrr"), "top": (0, 1, 5, 1000), "minus": (False, True), "ties": (False, True),
+    "name": ("ndcg", "map", "pre", "mrr", "recall", "err", "pfound", "query-auc"),
+    "top": (0, 1, 5, 1000), "minus": (False, True), "ties": (False, True),
     "weighted": (False, True), "exponential": (False, True),
 }), ids=lambda case: "-".join(map(str, case.values())))  # fmt: skip
 def test_values_are_those_of_the_reference(case: dict[str, Any]) -> None:
-    qid, label, score, weight = make_rows(case["name"] != "ndcg", case["ties"])
+    qid, label, score, weight = make_rows(case["name"] not in ("ndcg", "err", "recall", "query-auc"), case["ties"])
+    if case["name"] == "pfound":
+        label *= np.array([0.14, 0.4, 1], np.float32)[np.arange(len(label)) % 3]
     weight = weight if case["weighted"] else np.ones_like(weight)
     weight[qid == 7] = 0
     weight[::11] = 0
@@ -49,6 +55,7 @@ def test_values_are_those_of_the_reference(case: dict[str, Any]) -> None:
     queries = [(label[own], score[own], float(weight[own[0]])) for own in rows]
     expected = ranking_metric(case["name"], case["top"], case["minus"], case["exponential"], queries)
     name = case["name"] + (f"@{case['top']}" if case["top"] else "") + "-" * case["minus"]
+    name = "query-auc" if case["name"] == "query-auc" else name
     found = value(name, qid, label, score, weight, ndcg_exp_gain=case["exponential"])
     assert found == pytest.approx(expected, rel=1e-12)
     assert make_metric(name).name == name
@@ -85,6 +92,43 @@ def test_linear_ndcg_is_that_of_scikit_learn(top: int) -> None:
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+def test_areas_are_those_of_scikit_learn_where_there_are_any() -> None:
+    qid, label, score, _ = make_rows(True, True)
+    rows = [np.flatnonzero(qid == query) for query in np.unique(qid)]
+    own = [roc_auc_score(label[each], score[each]) for each in rows if 0 < label[each].mean() < 1]
+    assert len(own) < len(rows)
+    assert value("query-auc", qid, label, score) == pytest.approx(np.mean(own), rel=1e-12)
+    assert np.isnan(value("query-auc", qid, np.zeros_like(label), score))
+
+
+def test_values_are_those_of_catboost() -> None:
+    """Its labels of ERR are probabilities; its AUC counts queries without an area as 0."""
+    utils = pytest.importorskip("catboost.utils")
+    qid, grade, score, _ = make_rows(False, False)
+    order = np.argsort(qid, kind="stable")
+    qid, grade, score = qid[order], grade[order], score[order]
+    relevant, chance = (grade > 2).astype(np.float32), ((2**grade - 1) / 2 ** grade.max()).astype(np.float32)
+    areas = np.mean([0 < relevant[qid == query].mean() < 1 for query in np.unique(qid)])
+    for name, theirs, ours, given, share in (
+        ("recall@3", "RecallAt:top=3", relevant, relevant, 1), ("recall", "RecallAt", relevant, relevant, 1),
+        ("pfound", "PFound", chance, chance, 1), ("pfound@4", "PFound:top=4", chance, chance, 1),
+        ("err", "ERR", grade, chance, 1), ("err@4", "ERR:top=4", grade, chance, 1),
+        ("query-auc", "QueryAUC", relevant, relevant, areas),
+    ):  # fmt: skip
+        expected = utils.eval_metric(given, score, theirs, group_id=qid)[0]
+        assert value(name, qid, ours, score) * share == pytest.approx(expected, rel=1e-6), name
+
+
+def test_the_largest_grade_is_that_of_the_rows_or_the_given_one() -> None:
+    qid, label, score = np.zeros(2, np.int64), np.array([2, 0], np.float32), np.array([1, 0], np.float32)
+    assert value("err", qid, label, score) == 0.75
+    metric = ExpectedReciprocalRank(10, largest=4).prepare(LabelStats(2, 0.0, 2.0, True, 1.0, 2))
+    assert metric.name == "err@10"
+    assert metric.value(metric.of_queries(QueryRows.of(qid, label, None), score)) == 3 / 16
+    with pytest.raises(ParameterError, match="call prepare"):
+        make_metric("err").of_queries(QueryRows.of(qid, label, None), score)
+
+
 def test_states_travel_and_larger_is_better() -> None:
     qid, label, score, _ = make_rows(True, True)
     metric = make_metric("map@3")
@@ -94,9 +138,27 @@ def test_states_travel_and_larger_is_better() -> None:
     assert np.isnan(metric.value(RatioState()))
 
 
-@pytest.mark.parametrize("name", ["ndcg@", "ndcg@0", "ndcg@ten", "map@-3", "mrr@1.5", "pre@3--"])
+@pytest.mark.parametrize("name", ["ndcg@5", "recall@2", "err@5", "pfound", "query-auc"])
+def test_states_of_queries_add_up_to_that_of_all(name: str) -> None:
+    qid, label, score, weight = make_rows(True, True)
+    metric = make_metric(name).prepare(LabelStats(len(label), 0.0, 1.0, True, 2.0, len(label)))
+    parts = [
+        metric.of_queries(QueryRows.of(qid[own], label[own], weight[own]), score[own])
+        for own in (qid % 3 == 1, qid % 3 == 0, qid % 3 == 2)
+    ]
+    expected = metric.of_queries(QueryRows.of(qid, label, weight), score)
+    assert parts[0] + (parts[1] + parts[2]) == expected
+
+
+@pytest.mark.parametrize("name", ["ndcg@", "ndcg@0", "ndcg@ten", "map@-3", "mrr@1.5", "pre@3--", "recall@0", "err@x"])
 def test_bad_arguments_are_refused(name: str) -> None:
     with pytest.raises(ParameterError, match="give how many rows count"):
+        make_metric(name)
+
+
+@pytest.mark.parametrize("name", ["query-auc@3", "query-auc-"])
+def test_areas_are_of_all_rows(name: str) -> None:
+    with pytest.raises(ParameterError, match="'query-auc' takes no argument"):
         make_metric(name)
 
 
@@ -112,6 +174,9 @@ def test_rows_without_queries_and_scores_without_order_are_refused() -> None:
 @pytest.mark.parametrize(("name", "least", "most", "whole", "message"), [
     ("ndcg", 0.0, 32.0, True, "up to 31, not label 32; set ndcg_exp_gain=False"),
     ("ndcg@3", 0.0, 2.5, False, "not labels that are not whole"), ("map", -1.0, 1.0, True, "label -1 for metric 'map'"),
+    ("err@3", 0.0, 32.0, True, "metric 'err@3' takes whole labels from 0 to 31, not label 32"),
+    ("err", 0.0, 2.5, False, "not labels that are not whole"), ("err", -1.0, 2.0, True, "label -1 for metric 'err'"),
+    ("pfound", 0.0, 4.0, True, "label 4 for metric 'pfound': labels must be from 0 to 1"),
 ])  # fmt: skip
 def test_bad_labels_are_refused(name: str, least: float, most: float, whole: bool, message: str) -> None:
     stats = LabelStats(2, least, most, whole, 1.0, 2)

@@ -93,23 +93,51 @@ def average_precision(labels: Sequence[float], top: int) -> float:
     return sum(found) / min(len(hits), top)
 
 
+def reader_value(chances: Sequence[float], *, patience: float, by_place: bool) -> float:
+    """Return what a user has of a ranking, who reads from the first place on until a row satisfies: 1, or 1 / place."""
+    looks, found = 1.0, 0.0
+    for place, chance in enumerate(chances):
+        found += looks * chance / (place + 1 if by_place else 1)
+        looks *= (1 - chance) * patience
+    return found
+
+
+def area(label: Any, score: Any) -> float:
+    """Return the share of pairs of a relevant row and another in the order of their scores; NaN without pairs."""
+    found = [
+        1.0 if score[a] > score[b] else 0.5 if score[a] == score[b] else 0.0
+        for a in np.flatnonzero(label > 0) for b in np.flatnonzero(label == 0)
+    ]  # fmt: skip
+    return sum(found) / len(found) if found else math.nan
+
+
 def ranking_metric(name: str, top: int, minus: bool, exponential: bool, queries: Sequence[tuple[Any, Any, float]]
                    ) -> float:  # fmt: skip
     """Return the weighted mean over queries, (label, score, weight) each, whose rows of equal scores stay in order."""
     values = []
+    largest = max(float(label.max()) for label, _, _ in queries)
     for label, score, _ in queries:
         ranked = [float(label[i]) for i in sorted(range(len(label)), key=lambda i: (-score[i], i))]
         k = top or len(ranked)
         hits = [place for place, own in enumerate(ranked) if own > 0]
-        if not hits:
-            values.append(1.0 if name in ("ndcg", "map") and not minus else 0.0)
+        if name == "query-auc":
+            values.append(area(label, score))
+        elif not hits:
+            values.append(1.0 if name in ("ndcg", "map", "recall") and not minus else 0.0)
         elif name == "ndcg":
             values.append(dcg(ranked, k, exponential) / dcg(sorted(ranked, reverse=True), k, exponential))
         elif name == "map":
             values.append(average_precision(ranked, k))
         elif name == "pre":
             values.append(sum(place < k for place in hits) / min(k, len(ranked)))
+        elif name == "recall":
+            values.append(sum(place < k for place in hits) / len(hits))
+        elif name == "err":
+            chances = [(2**own - 1) / 2**largest for own in ranked[:k]]
+            values.append(reader_value(chances, patience=1, by_place=True))
+        elif name == "pfound":
+            values.append(reader_value(ranked[:k], patience=0.85, by_place=False))
         else:
             values.append(1 / (hits[0] + 1) if hits[0] < k else 0.0)
-    weights = [weight for _, _, weight in queries]
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+    counted = [(value, weight) for value, (_, _, weight) in zip(values, queries, strict=True) if not math.isnan(value)]
+    return sum(value * weight for value, weight in counted) / sum(weight for _, weight in counted)

@@ -23,6 +23,14 @@ class QueryValue(IntEnum):
     """Share of relevant rows among the first rows."""
     RECIPROCAL_RANK = 3
     """1 / place of the first relevant row, the first place being 1; 0 if that is none of the first rows."""
+    RECALL = 4
+    """Share of the relevant rows that are among the first rows."""
+    EXPECTED_RECIPROCAL_RANK = 5
+    """Mean of 1 / place of the row, of the first ones, that satisfies a user who reads from the first place on."""
+    PFOUND = 6
+    """Probability that the user is satisfied by one of the first rows, who gives up at each with a probability."""
+    AUC = 7
+    """Probability that a relevant row has a higher score than another, equal scores counting half."""
 
 
 class Measure(NamedTuple):
@@ -34,10 +42,16 @@ class Measure(NamedTuple):
     exponential: bool
     """Whether the gain of a label is 2**label - 1, rather than the label."""
     otherwise: float
-    """The value of queries without a relevant row."""
+    """The value of queries without a relevant row, or whose rows have no area under a curve; NaN: they do not count."""
+    unit: float = 1.0
+    """Times this, a gain is the probability that the row satisfies a user."""
+    patience: float = 1.0
+    """Probability that a user goes on behind a row that did not satisfy."""
 
 
 _NDCG, _AVERAGE, _PRECISION = int(QueryValue.NDCG), int(QueryValue.AVERAGE_PRECISION), int(QueryValue.PRECISION)
+_RECALL, _RECIPROCAL, _PFOUND = int(QueryValue.RECALL), int(QueryValue.RECIPROCAL_RANK), int(QueryValue.PFOUND)
+_EXPECTED, _AUC = int(QueryValue.EXPECTED_RECIPROCAL_RANK), int(QueryValue.AUC)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -64,12 +78,39 @@ def _of_hits(kind: int, label: Float32, order: Int64, top: int) -> float:
             precision += hits / (place + 1.0)
     if kind == _PRECISION:
         return hits / min(top, n)
-    if kind != _AVERAGE:
+    if kind == _RECIPROCAL:
         return 1.0 / first if first > 0 else 0.0
     relevant = 0
     for row in range(n):
         relevant += label[row] > 0
-    return precision / min(relevant, top)
+    return hits / relevant if kind == _RECALL else precision / min(relevant, top)
+
+
+@njit(nogil=True, error_model="numpy")
+def _of_reader(measure: Measure, label: Float32, order: Int64) -> float:
+    """Return a value of a user who reads from the first place on until a row satisfies."""
+    found, looks = 0.0, 1.0
+    for place in range(min(measure.top, len(order))):
+        satisfies = gain_of(label[order[place]], measure.exponential) * measure.unit
+        share = looks * satisfies
+        found += share if measure.kind == _PFOUND else share / (place + 1.0)
+        looks *= (1.0 - satisfies) * measure.patience
+    return found
+
+
+@njit(nogil=True, error_model="numpy")
+def _area(label: Float32, score: Float32, order: Int64) -> float:
+    """Return the area under the ROC curve; NaN where all rows are relevant, or none."""
+    n, above, twice, begin = len(order), 0, 0, 0
+    while begin < n:
+        end, relevant = begin, 0
+        while end < n and score[order[end]] == score[order[begin]]:
+            relevant += label[order[end]] > 0
+            end += 1
+        twice += (end - begin - relevant) * (2 * above + relevant)
+        above += relevant
+        begin = end
+    return twice / float(2 * above * (n - above))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -87,5 +128,10 @@ def query_values(
         order = np.argsort(-score[rows], kind="mergesort")
         if measure.kind == _NDCG:
             out[query] = _ndcg(own, order, measure.top, measure.exponential, discounts)
+        elif measure.kind == _EXPECTED or measure.kind == _PFOUND:
+            out[query] = _of_reader(measure, own, order)
+        elif measure.kind == _AUC:
+            area = _area(own, score[rows], order)
+            out[query] = area if area == area else measure.otherwise
         else:
             out[query] = _of_hits(measure.kind, own, order, measure.top)

@@ -87,11 +87,13 @@ class RankedLabels:
             len(self._begins) - 1, (
                 held["begins"], len(self._begins) - 1, held["ranked"], held["weights"], held["discounts"],
                 self._bests[measure], measure.kind, measure.top, int(measure.exponential), measure.otherwise,
+                measure.unit, measure.patience,
             ), state,
         )  # fmt: skip
 
     def _best(self, measure: Measure) -> Float64:
-        """Return what sums of terms of each query are divided by, 0 where no row is relevant; shape (queries,)."""
+        """Return what sums of terms of each query are divided by, 0 where no row is relevant, or no area is defined;
+        shape (queries,)."""
         sizes, relevant = np.diff(self._begins), np.concatenate([[0], np.cumsum(self._label > 0)])
         counts = relevant[self._begins[1:]] - relevant[self._begins[:-1]]
         if measure.kind == QueryValue.NDCG:
@@ -99,6 +101,12 @@ class RankedLabels:
             ideal_gains(self._label, self._begins, self._discounts, top, measure.exponential, found)
         elif measure.kind == QueryValue.AVERAGE_PRECISION:
             found = np.minimum(counts, measure.top).astype(np.float64)
+        elif measure.kind == QueryValue.RECALL:
+            found = counts.astype(np.float64)
+        elif measure.kind == QueryValue.AUC:
+            found = (2 * counts * (sizes - counts)).astype(np.float64)
+        elif measure.kind in (QueryValue.EXPECTED_RECIPROCAL_RANK, QueryValue.PFOUND):
+            found = np.ones(len(sizes))
         else:
             found = np.minimum(sizes, measure.top).astype(np.float64)
         found[counts == 0] = 0
