@@ -118,32 +118,48 @@ def ideal_gains(label: Float32, begins: Int64, discounts: Float64, top: int, exp
 
 
 @njit(inline="always", error_model="numpy")
-def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> np.int64:
-    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
-    first, second = min(a, b), max(a, b)
-    if rows.gain[first] == rows.gain[second]:
-        return np.int64(0)
+def change_of(rows: Ranked, first: int, second: int) -> float:
+    """Return what a swap of two places changes, but for the gains."""
+    places = rows.above if rows.gain[first] > rows.gain[second] else rows.below
+    return float(abs(places[first] - places[second]))
+
+
+@njit(inline="always", error_model="numpy")
+def add_pull(
+    rows: Ranked, first: int, second: int, weight: np.float32, by_score: bool, curves: np.float32
+) -> np.int64:
+    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places, the second one `curves` times;
+    s is the score of the row of more gain. The size of the gradient, as an integer."""
     is_right = rows.gain[first] > rows.gain[second]
-    weight = worth
-    if rule.weight != _ONE:
-        places = rows.above if is_right else rows.below
-        weight *= np.float32(abs(places[first] - places[second]))
-    if rule.weight == _NDCG:
-        weight *= abs(rows.gain[first] - rows.gain[second])
+    is_ahead = is_right == (rows.score[first] >= rows.score[second])
     difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
     odds = _exp(-difference)
     both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
     share = _1 / (both * unit)
     weight *= share * both
     lost = share * unit
-    slope = np.int64(np.rint(weight * (lost * odds if is_right else lost)))
-    curve = np.int64(np.rint(weight * _2 * max(lost * lost * odds, LEAST_HESSIAN)))
+    slope = np.int64(np.rint(weight * (lost * odds if is_ahead else lost)))
+    curve = np.int64(np.rint(weight * curves * max(lost * lost * odds, LEAST_HESSIAN)))
     high, low = (first, second) if is_right else (second, first)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope
     rows.sums[high, 1] += curve
     rows.sums[low, 1] += curve
     return slope
+
+
+@njit(inline="always", error_model="numpy")
+def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> np.int64:
+    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
+    first, second = min(a, b), max(a, b)
+    if rows.gain[first] == rows.gain[second]:
+        return np.int64(0)
+    weight = worth
+    if rule.weight != _ONE:
+        weight *= np.float32(change_of(rows, first, second))
+    if rule.weight == _NDCG:
+        weight *= abs(rows.gain[first] - rows.gain[second])
+    return add_pull(rows, first, second, weight, by_score, _2)
 
 
 @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
@@ -197,7 +213,7 @@ def _norm_of(rule: PairRule, total: float) -> float:
     gradients."""
     if not rule.normalized:
         return 1.0
-    if rule.top == 0:
+    if rule.drawn > 0:
         return 1.0 / rule.drawn
     if total <= 0.0:
         return 1.0
