@@ -70,17 +70,18 @@ extern "C" __global__ void rank_tiles(const Tile* __restrict__ tiles, const i64*
     }
 }
 
-static __device__ __forceinline__ double gain_of(float label, i32 is_exponential) {
-    return is_exponential ? static_cast<double>((1ull << static_cast<i32>(label)) - 1) : static_cast<double>(label);
-}
-
 // What is computed of each query; see `Measure`.
 struct Value {
     i32 kind;
     i64 top;
-    i32 is_exponential;
+    const double* gains;  // of labels, `n_gains` of them; 0 where a label is its gain
+    i32 n_gains;
     double unit;
     double patience;
+
+    __device__ __forceinline__ double gain_of(float label) const {
+        return n_gains > 0 ? gains[static_cast<i32>(label)] : static_cast<double>(label);
+    }
 };
 
 // What a query is worth, of `n` labels by place, of which the first ones count; all lanes of a warp call it. `best` : what
@@ -99,10 +100,10 @@ static __device__ __forceinline__ double value_of_query(const float* labels, i64
         const float label = place < end ? fabsf(labels[place]) : 0.0f;
         const u32 relevant = __ballot_sync(ALL_LANES, label > 0);
         double term = 0;
-        if (kind == NDCG && place < end) term = discounts[place] * gain_of(label, value.is_exponential);
+        if (kind == NDCG && place < end) term = discounts[place] * value.gain_of(label);
         if (kind == AVERAGE_PRECISION && label > 0)
             term = static_cast<double>(hits + __popc(relevant & ((2u << lane) - 1))) / (static_cast<double>(place) + 1.0);
-        if (reads) term = gain_of(label, value.is_exponential) * value.unit;
+        if (reads) term = value.gain_of(label) * value.unit;
         hits += __popc(relevant);
         if (adds) {
             for (u32 i = 0; i < WARP; ++i) sum += __shfl_sync(ALL_LANES, term, i);
@@ -149,11 +150,12 @@ static __device__ __forceinline__ double area_of_query(const float* labels, i64 
 // each of values times weights, and of weights; `limbs`, `specials` : see `Outside`, zeros, for both sums.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) sum_values(
     const i64* __restrict__ begins, i64 n_queries, const float* __restrict__ ranked, const double* __restrict__ weights,
-    const double* __restrict__ discounts, const double* __restrict__ bests, i32 kind, i64 top, i32 is_exponential,
-    double otherwise, double unit, double patience, u64* __restrict__ sums, u64* __restrict__ limbs, u32* __restrict__ specials) {
+    const double* __restrict__ discounts, const double* __restrict__ bests, i32 kind, i64 top,
+    const double* __restrict__ gains, i32 n_gains, double otherwise, double unit, double patience, u64* __restrict__ sums,
+    u64* __restrict__ limbs, u32* __restrict__ specials) {
     __shared__ WideSum storage[THREADS / WARP];
     WideSum values = {{0, 0, 0}}, totals = {{0, 0, 0}};
-    const Value measure = {kind, top, is_exponential, unit, patience};
+    const Value measure = {kind, top, gains, n_gains, unit, patience};
     const Outside of_values = {limbs, specials}, of_weights = {limbs + 4096, specials + 1};
     for (i64 query = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP; query < n_queries;
          query += static_cast<i64>(gridDim.x) * (THREADS / WARP)) {

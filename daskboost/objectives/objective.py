@@ -205,7 +205,7 @@ class Objective(ABC):
 
     @property
     def query_loss(self) -> QueryLoss | None:
-        """The loss of pairs of rows, of one that ranks the rows of queries; its gradients are computed by query, and
+        """The loss of rows of queries together, as one that ranks them has; its gradients are computed by query, and
         never by `gradients`. None where a row's gradient depends on that row alone."""
         return None
 
@@ -288,6 +288,11 @@ class Objective(ABC):
         """Return `learner.objective` of XGBoost's model JSON: the name, and parameters as texts."""
         texts = {name: json_number(value) for name, value in vars(self).items()}
         return {"name": self.name, self.section: texts} if self.section else {"name": self.name}
+
+    def foreign_config(self) -> dict[str, Any]:
+        """Return what files say to other libraries: `config()`, or that of a loss of XGBoost's that predicts the same,
+        where it lacks this one. Then files have `config()` in their own attribute."""
+        return self.config()
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:

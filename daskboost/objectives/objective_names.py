@@ -19,6 +19,7 @@ from daskboost.objectives.regression import (
     SquaredError,
     Tweedie,
 )
+from daskboost.objectives.yetirank import YetiRank
 from daskboost.registry import Registry
 
 FOREIGN_NAMES = {
@@ -29,7 +30,7 @@ FOREIGN_NAMES = {
     **dict.fromkeys(("poisson", "Poisson"), "count:poisson"),
     **dict.fromkeys(("binary", "log_loss", "Logloss", "cross_entropy"), "binary:logistic"),
     **dict.fromkeys(("multiclass", "softmax", "MultiClass"), "multi:softprob"),
-    "lambdarank": "rank:ndcg", "PairLogit": "rank:pairwise",
+    "lambdarank": "rank:ndcg", "PairLogit": "rank:pairwise", "YetiRank": "yetirank",
 }  # fmt: skip
 """Names of other libraries and of XGBoost's past: by spelling, "reg:linear" would be taken for "reg:logistic"."""
 
@@ -93,5 +94,6 @@ def objective_from_config(config: object) -> Objective:
 
 
 for _kind in (SquaredError, AbsoluteError, PseudoHuberError, QuantileError, Poisson, Gamma, Tweedie, Logistic,
-              LogisticRegression, LogisticRaw, SoftProb, SoftMax, RankNdcg, RankPairwise, RankMap):  # fmt: skip
+              LogisticRegression, LogisticRaw, SoftProb, SoftMax, RankNdcg, RankPairwise, RankMap,
+              YetiRank):  # fmt: skip
     register_objective(_kind)

@@ -6,17 +6,16 @@ says.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.dtypes import ArrayModule, Float32
-from daskboost.errors import DataError, ModelFormatError, ParameterError
-from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
-from daskboost.params import ON_SAMPLES, PAIR_FLAGS, TrainParams, check_pairs
+from daskboost.errors import DataError, ModelFormatError
+from daskboost.objectives.by_query import QueryObjective
+from daskboost.objectives.objective import config_section
+from daskboost.params import PAIR_FLAGS, check_pairs, gains_parameter
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -31,7 +30,7 @@ MOST_EXPONENTIAL_LABEL = 31
 
 
 @dataclass(frozen=True)
-class RankingObjective(Objective):
+class RankingObjective(QueryObjective):
     """What losses of pairs of rows share.
 
     A pair of rows of a query with labels a > b and scores s, t adds ``w log(1 + exp(t - s))`` to the loss; w is what
@@ -53,10 +52,7 @@ class RankingObjective(Objective):
         Whether the gain of a label is ``2**label - 1``, rather than the label.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("label", "qid")
     section: ClassVar[str] = "lambdarank_param"
-    base_score_rule: ClassVar[BaseScoreRule] = "constant"
-    base_score_constant: ClassVar[float] = 0.0
     pair_weight: ClassVar[PairWeight]
     """What a pair counts."""
     metric_name: ClassVar[str] = "ndcg"
@@ -83,37 +79,9 @@ class RankingObjective(Objective):
             self.lambdarank_normalization, self.lambdarank_score_normalization,
         )  # fmt: skip
 
-    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> NoReturn:
-        """Refuse rows without their queries.
-
-        Raises
-        ------
-        DataError
-        """
-        raise DataError(f"gradients of objective {self.name!r} are those of queries: train it with qid")
-
-    def check_params(self, params: TrainParams) -> None:
-        """See `Objective.check_params`.
-
-        Raises
-        ------
-        ParameterError
-            Trees that grow on samples, whose rows are not whole queries.
-        """
-        super().check_params(params)
-        if params.out_of_core in ON_SAMPLES:
-            raise ParameterError(
-                f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
-                "whole queries, not samples of rows; use out_of_core='exact'"
-            )
-
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
-        if stats.minimum < 0:
-            raise DataError(
-                f"label {stats.minimum:g} is out of range for objective {self.name!r}: labels are degrees of "
-                "relevance, at least 0; add a constant to them"
-            )
+        check_relevance(self.name, stats)
 
     def parameters(self) -> dict[str, Any]:
         return {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
@@ -153,14 +121,47 @@ class RankingObjective(Objective):
 
 @dataclass(frozen=True)
 class RankNdcg(RankingObjective):
-    """Pairs count how much the query's NDCG would change if both rows swapped their places."""
+    """Pairs count how much the query's NDCG would change if both rows swapped their places.
+
+    Parameters
+    ----------
+    label_gain : tuple of float, optional
+        Gains of labels 0, 1, ... in place of those that `ndcg_exp_gain` tells.
+    """
 
     name: ClassVar[str] = "rank:ndcg"
     pair_weight: ClassVar[PairWeight] = PairWeight.NDCG
+    label_gain: tuple[float, ...] = ()
 
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
-        check_gains(f"objective {self.name!r}", stats, exponential=self.ndcg_exp_gain)
+        check_gains(
+            f"objective {self.name!r}", stats, exponential=self.ndcg_exp_gain, label_gain=self.label_gain
+        )
+
+    @property
+    def query_loss(self) -> QueryLoss:
+        return replace(super().query_loss, label_gain=self.label_gain)
+
+    def config(self) -> dict[str, Any]:
+        """See `Objective.config`; XGBoost has no gains of labels, and passes over what it does not know."""
+        found = super().config()
+        if self.label_gain:
+            found[self.section]["label_gain"] = json.dumps(self.label_gain)
+        return found
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        return replace(super().from_params(params), label_gain=gains_parameter(params.get("label_gain")))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        text = config_section(config, cls.section).get("label_gain", "[]")
+        try:
+            gains = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ModelFormatError(f"label_gain={text!r} of the model's objective is no list of numbers") from error
+        return replace(super().from_config(config), label_gain=gains_parameter(gains))
 
 
 @dataclass(frozen=True)
@@ -189,12 +190,28 @@ class RankMap(RankingObjective):
             )
 
 
-def check_gains(what: str, stats: LabelStats, *, exponential: bool) -> None:
+def check_relevance(name: str, stats: LabelStats) -> None:
+    """Refuse labels below 0: DataError naming the objective of this name."""
+    if stats.minimum < 0:
+        raise DataError(
+            f"label {stats.minimum:g} is out of range for objective {name!r}: labels are degrees of relevance, at "
+            "least 0; add a constant to them"
+        )
+
+
+def check_gains(what: str, stats: LabelStats, *, exponential: bool, label_gain: tuple[float, ...] = ()) -> None:
     """Refuse labels that have no gain: DataError with the option that takes them.
 
     `what` : what messages say asks for gains.
     """
-    if exponential and stats.minimum <= stats.maximum and (
+    if label_gain:
+        if stats.minimum <= stats.maximum and (stats.maximum >= len(label_gain) or not stats.all_integer):
+            value = f"label {stats.maximum:g}" if stats.maximum >= len(label_gain) else "labels that are not whole"
+            raise DataError(
+                f"{what} takes whole labels up to {len(label_gain) - 1}, of which label_gain has the gains, not "
+                f"{value}; give a gain for each label from 0 on"
+            )
+    elif exponential and stats.minimum <= stats.maximum and (
         stats.maximum > MOST_EXPONENTIAL_LABEL or not stats.all_integer
     ):
         value = f"label {stats.maximum:g}" if stats.maximum > MOST_EXPONENTIAL_LABEL else "labels that are not whole"

@@ -16,6 +16,7 @@ from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
+from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
@@ -122,7 +123,7 @@ class CpuDevice:
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
     def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
-        return QueryLoops(loss, queries, self.threads)
+        return (QueryLoops if loss.orders is None else OrderLoops)(loss, queries, self.threads)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:
         return CpuUniformSample(self._layout, self.threads, size, copies_columns=copies_columns)

@@ -34,15 +34,15 @@ class QueryValue(IntEnum):
 
 
 class Measure(NamedTuple):
-    """What is computed of queries, as compiled code takes it."""
+    """What is computed of queries."""
 
     kind: int
     top: int
     """How many rows are the first ones."""
-    exponential: bool
-    """Whether the gain of a label is 2**label - 1, rather than the label."""
     otherwise: float
     """The value of queries without a relevant row, or whose rows have no area under a curve; NaN: they do not count."""
+    gains: tuple[float, ...] = ()
+    """Gain of each label; () where a label is its gain."""
     unit: float = 1.0
     """Times this, a gain is the probability that the row satisfies a user."""
     patience: float = 1.0
@@ -55,14 +55,14 @@ _EXPECTED, _AUC = int(QueryValue.EXPECTED_RECIPROCAL_RANK), int(QueryValue.AUC)
 
 
 @njit(nogil=True, error_model="numpy")
-def _ndcg(label: Float32, order: Int64, top: int, exponential: bool, discounts: Float64) -> float:
+def _ndcg(label: Float32, order: Int64, top: int, gain: Float64, discounts: Float64) -> float:
     """Return the NDCG of the first rows."""
     ordered = np.sort(label)
     n = len(order)
     gains = ideal = 0.0
     for place in range(min(top, n)):
-        gains += discounts[place] * gain_of(label[order[place]], exponential)
-        ideal += discounts[place] * gain_of(ordered[n - 1 - place], exponential)
+        gains += discounts[place] * gain_of(label[order[place]], gain)
+        ideal += discounts[place] * gain_of(ordered[n - 1 - place], gain)
     return gains / ideal
 
 
@@ -87,11 +87,11 @@ def _of_hits(kind: int, label: Float32, order: Int64, top: int) -> float:
 
 
 @njit(nogil=True, error_model="numpy")
-def _of_reader(measure: Measure, label: Float32, order: Int64) -> float:
+def _of_reader(measure: Measure, label: Float32, order: Int64, gain: Float64) -> float:
     """Return a value of a user who reads from the first place on until a row satisfies."""
     found, looks = 0.0, 1.0
     for place in range(min(measure.top, len(order))):
-        satisfies = gain_of(label[order[place]], measure.exponential) * measure.unit
+        satisfies = gain_of(label[order[place]], gain) * measure.unit
         share = looks * satisfies
         found += share if measure.kind == _PFOUND else share / (place + 1.0)
         looks *= (1.0 - satisfies) * measure.patience
@@ -114,11 +114,10 @@ def _area(label: Float32, score: Float32, order: Int64) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def query_values(
-    measure: Measure, label: Float32, score: Float32, begins: Int64, discounts: Float64, out: Float64
+def _fill_values(
+    measure: Measure, gain: Float64, label: Float32, score: Float32, begins: Int64, discounts: Float64, out: Float64
 ) -> None:
-    """Write the value of each query into `out`, shape (queries,); `label`, `score` : of rows in the order of
-    `Queries.order`, `discounts` : of as many places as the largest query has rows."""
+    """Write the value of each query, see `query_values`; `gain` : the measure's gains, which itself has none."""
     for query in range(len(begins) - 1):
         rows = slice(begins[query], begins[query + 1])
         own = label[rows]
@@ -127,11 +126,20 @@ def query_values(
             continue
         order = np.argsort(-score[rows], kind="mergesort")
         if measure.kind == _NDCG:
-            out[query] = _ndcg(own, order, measure.top, measure.exponential, discounts)
+            out[query] = _ndcg(own, order, measure.top, gain, discounts)
         elif measure.kind == _EXPECTED or measure.kind == _PFOUND:
-            out[query] = _of_reader(measure, own, order)
+            out[query] = _of_reader(measure, own, order, gain)
         elif measure.kind == _AUC:
             area = _area(own, score[rows], order)
             out[query] = area if area == area else measure.otherwise
         else:
             out[query] = _of_hits(measure.kind, own, order, measure.top)
+
+
+def query_values(
+    measure: Measure, label: Float32, score: Float32, begins: Int64, discounts: Float64, out: Float64
+) -> None:
+    """Write the value of each query into `out`, shape (queries,); `label`, `score` : of rows in the order of
+    `Queries.order`, `discounts` : of as many places as the largest query has rows."""
+    gain = np.array(measure.gains, np.float64)
+    _fill_values(measure._replace(gains=()), gain, label, score, begins, discounts, out)
