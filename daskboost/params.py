@@ -303,6 +303,8 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample", "yetirank_top"}  # fmt: skip
 PAIR_METHODS = ("topk", "mean")
+MOST_PAIRS = 10**9
+"""Names of metrics take numbers of fewer than ten digits, as that of the default metric does."""
 PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 YETIRANK_MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
 YETIRANK_NOISES = ("logistic", "gumbel")
@@ -438,6 +440,8 @@ def check_pairs(params: Mapping[str, Any]) -> None:
     pairs = params["lambdarank_num_pair_per_sample"]
     if pairs is not None:
         check_count("lambdarank_num_pair_per_sample", pairs, least=1)
+        if pairs >= MOST_PAIRS:
+            raise ParameterError(f"lambdarank_num_pair_per_sample={pairs} must be less than {MOST_PAIRS:,}")
     for name in PAIR_FLAGS:
         check_flag(name, params[name])
 

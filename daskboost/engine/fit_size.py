@@ -25,6 +25,7 @@ from daskboost.devices.gpu.rows.feature_groups import mixed_row_bytes
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.gpu.trees.split_sets import SetTables
 from daskboost.devices.losses import LossKernel
+from daskboost.engine.query_rows import by_query
 from daskboost.fit.recipe import Recipe, evaluated_metrics
 from daskboost.fit.spec import FitSpec
 from daskboost.objectives.objective import Objective, kernel_of
@@ -169,18 +170,22 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: Engi
 
 
 def query_counts(shard: Shard) -> QueryCounts:
-    """Return the queries of a shard's rows, of which those without weight are of none."""
-    parts = [np.empty(0, np.int64)]
+    """Return the queries of a shard's rows, of which those without weight are of none.
+
+    Raises
+    ------
+    DataError
+        Rows of a query with different weights: said here, before an engine takes memory.
+    """
+    ids, weights = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for entry in shard.entries:
         qid, weight, selected = entry.rows.qid, entry.rows.weight, entry.selected
         assert qid is not None  # checked before (`check_evaluated_queries`)
-        counted = np.ones(len(qid), bool) if weight is None else weight > 0
-        parts.append(qid[counted if selected is None else counted & (selected > 0)])
-    qid = np.concatenate(parts)
-    if np.any(qid[1:] < qid[:-1]):
-        qid = np.sort(qid)
-    edges = np.flatnonzero(np.concatenate([[True], qid[1:] != qid[:-1], [True]])) if len(qid) else np.zeros(1, int)
-    sizes, counts = np.unique(np.diff(edges), return_counts=True)
+        own = np.ones(len(qid), np.float32) if weight is None else weight
+        ids.append(qid)
+        weights.append(own if selected is None else np.where(selected > 0, own, np.float32(0)))
+    _, begins, _ = by_query(np.concatenate(ids), np.concatenate(weights))
+    sizes, counts = np.unique(np.diff(begins), return_counts=True)
     return QueryCounts(tuple(zip(sizes.tolist(), counts.tolist(), strict=True)))
 
 

@@ -39,22 +39,7 @@ class QueryRows:
         DataError
             Rows of a query with different weights above 0.
         """
-        counted = np.arange(len(qid)) if weight is None else np.flatnonzero(weight > 0)
-        order = counted[np.argsort(qid[counted], kind="stable")]
-        ordered = qid[order]
-        inner = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        begins = np.array([0, *inner.tolist(), len(order)] if len(order) else [0], np.int64)
-        own = np.ones(len(begins) - 1) if weight is None else weight[order[begins[:-1]]].astype(np.float64)
-        if weight is not None:
-            differing = np.flatnonzero(weight[order] != np.repeat(own, np.diff(begins)))
-            if len(differing):
-                at = int(differing[0])
-                first = int(begins[np.searchsorted(begins, at, side="right") - 1])
-                raise DataError(
-                    f"weight differs within a query: its row {order[first]} weighs {weight[order[first]]:g}, its row "
-                    f"{order[at]} {weight[order[at]]:g}. Ranking weighs queries: give all rows of one the same weight, "
-                    "or 0 to rows that shall not count."
-                )
+        order, begins, own = by_query(qid, weight)
         return cls(order, begins, label[order], own)
 
     @classmethod
@@ -78,6 +63,34 @@ class QueryRows:
         total = math.fsum(self.weights.tolist())
         norm = self.n_queries / total if total > 0 else 1.0
         return self.weights * norm if by_weight else np.full(self.n_queries, norm)
+
+
+def by_query(qid: Int64, weight: Float32 | None) -> tuple[Int64, Int64, Float64]:
+    """Return what `QueryRows` has but for labels: the order of rows, where queries begin, and their weights.
+
+    Raises
+    ------
+    DataError
+        Rows of a query with different weights above 0.
+    """
+    counted = np.arange(len(qid)) if weight is None else np.flatnonzero(weight > 0)
+    order = counted[np.argsort(qid[counted], kind="stable")]
+    ordered = qid[order]
+    inner = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    begins = np.array([0, *inner.tolist(), len(order)] if len(order) else [0], np.int64)
+    if weight is None:
+        return order, begins, np.ones(len(begins) - 1)
+    own = weight[order[begins[:-1]]].astype(np.float64)
+    differing = np.flatnonzero(weight[order] != np.repeat(own, np.diff(begins)))
+    if len(differing):
+        at = int(differing[0])
+        first = int(begins[np.searchsorted(begins, at, side="right") - 1])
+        raise DataError(
+            f"weight differs within a query: its row {order[first]} weighs {weight[order[first]]:g}, its row "
+            f"{order[at]} {weight[order[at]]:g}. Ranking weighs queries: give all rows of one the same weight, or 0 to "
+            "rows that shall not count."
+        )
+    return order, begins, own
 
 
 def global_ids(groups: Sequence[RowGroup]) -> UInt64:

@@ -10,11 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.kinds import NAMED_KINDS, as_array, kind_of
-from daskboost.data.input.labels import label_stats
+from daskboost.data.input.labels import computed, label_stats
+from daskboost.data.input.row_batch import host_column
+from daskboost.data.input.row_columns import COLUMNS
 from daskboost.data.input.source import Source
+from daskboost.engine.query_rows import by_query
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.metrics.metric import AnyMetric
 from daskboost.objectives.objective import Objective
+
+ROUTING = (
+    "Searches and cross-validation of scikit-learn pass it on with sklearn.set_config(enable_metadata_routing=True) "
+    "and DaskBoostRanker().set_fit_request(qid=True).set_score_request(qid=True); GroupKFold keeps queries whole"
+)
+"""What messages say to scikit-learn's users whose rows came without queries."""
 
 # What scikit-learn's users expect of input in memory beyond what every input gets: their wording, their leniency.
 
@@ -134,10 +143,27 @@ def check_queries(source: Source, sets: Sequence[Source], objective: Objective, 
     if objective.query_loss is not None:
         of_metrics.insert(0, f"objective={objective.name!r}")
         if not source.has("qid"):
-            raise DataError(f"{of_metrics[0]} ranks the rows of queries; pass qid, the query of each row")
-    for i, own in enumerate(sets):
-        if of_metrics and not own.has("qid"):
+            raise DataError(f"{of_metrics[0]} ranks the rows of queries; pass qid, the query of each row. {ROUTING}")
+        _check_weights(source)
+    for i, own in enumerate(sets if of_metrics else ()):
+        if not own.has("qid"):
             raise DataError(f"eval_set[{i}] has no queries, which {of_metrics[0]} needs; pass them in eval_qid")
+        try:
+            _check_weights(own)
+        except DataError as error:
+            raise DataError(f"eval_set[{i}]: {error}") from error
+
+
+def _check_weights(source: Source) -> None:
+    """Refuse local rows of a query with different weights, which are read without features: DataError."""
+    if source.is_dask or not (source.has("qid") and source.has("weight")):
+        return
+    qid, weight = (
+        [host_column(COLUMNS[name].read(computed(block), source.spec)) for block in source.blocks_of(name)]
+        for name in ("qid", "weight")
+    )
+    if qid:
+        by_query(np.concatenate(qid), np.concatenate(weight))
 
 
 def _per_set(name: str, values: object, n_sets: int) -> Sequence[Any]:

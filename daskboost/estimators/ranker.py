@@ -42,7 +42,7 @@ class DaskBoostRanker(BoostedTrees):
 
     objective: object = "rank:ndcg"
 
-    def score(self, X: object, y: object, qid: object, sample_weight: object = None) -> float:
+    def score(self, X: object, y: object, qid: object = None, sample_weight: object = None) -> float:
         """Return the NDCG of the predictions, averaged over the queries: 1 is a perfect ranking.
 
         All rows of a query count, gains are those of the objective, and queries without a relevant row are worth 1.
@@ -51,6 +51,11 @@ class DaskBoostRanker(BoostedTrees):
         ----------
         X, y, qid, sample_weight : as in `fit`, local or Dask
             Of Dask collections, labels, queries and predictions are gathered in this process, 20 bytes a row.
+
+        Raises
+        ------
+        DataError
+            No `qid`, which scikit-learn passes on only where it is asked to; no query of a weight above 0.
         """
         request = self._request("prediction")
         source = self._source(RowSet(X, y, {"weight": sample_weight, "qid": qid}), self.booster_.schema)

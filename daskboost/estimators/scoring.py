@@ -17,6 +17,7 @@ from daskboost.data.input.source import Source
 from daskboost.dtypes import Float32, Float64, Int64
 from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, ParameterError
+from daskboost.estimators.eval_sets import ROUTING
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.metric_names import make_metric
 from daskboost.model.output import PredictRequest, class_codes
@@ -81,13 +82,16 @@ def ndcg(source: Source, request: PredictRequest) -> float:
     Raises
     ------
     DataError
-        Rows without queries, labels without gains, weights that differ within a query.
+        Rows without queries, labels without gains, weights that differ within a query or are all 0.
     """
     if not source.has("qid"):
-        raise DataError("score needs qid: the name of a column of X, or a collection aligned with X")
+        raise DataError(f"score needs qid: the name of a column of X, or a collection aligned with X. {ROUTING}")
     parts = _mapped(source, partial(_ranked, request=request))
     label, weight, qid, prediction = map(np.concatenate, zip(*parts, strict=True))
     metric = make_metric("ndcg", request.booster.objective.parameters())
+    if not np.any(weight > 0):
+        why = "sample_weight is 0 in all rows; give a weight above 0 to some query" if len(weight) else "X has no rows"
+        raise DataError(f"score has no query to average over: {why}")
     metric.prepare(LabelStats.of(RowBatch(DenseRows(np.empty((len(label), 0), np.float32)), RowColumns(label))))
     found: float = metric.value(metric.of_queries(QueryRows.of(qid, label, weight), prediction))
     return found

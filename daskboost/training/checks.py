@@ -65,8 +65,9 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
-            is_read = hasattr(objective, name) or (name in OF_NDCG and _has_ndcg(params))
-            if value != getattr(TrainParams, name) and not is_read:
+            if value == getattr(TrainParams, name) or hasattr(objective, name):
+                continue
+            if name not in OF_NDCG or not _has_gains(params):
                 raise ParameterError(
                     f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"
                 )
@@ -78,8 +79,13 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     objective.check_params(params)
 
 
-def _has_ndcg(params: TrainParams) -> bool:
-    return any(isinstance(each, str) and each.partition("@")[0].rstrip("-") == "ndcg" for each in params.eval_metric)
+def _has_gains(params: TrainParams) -> bool:
+    """Whether a metric that is named has other gains with another `ndcg_exp_gain`."""
+    return any(
+        isinstance(each, str)
+        and make_metric(each, {"ndcg_exp_gain": True}) != make_metric(each, {"ndcg_exp_gain": False})
+        for each in params.eval_metric
+    )
 
 
 def check_multi_strategy(params: TrainParams, objective: Objective) -> None:

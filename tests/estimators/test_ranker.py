@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 from distributed import Client
 from reference.ranking import ranking_metric
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from daskboost import DaskBoostClassifier, DaskBoostRanker, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
@@ -47,8 +49,19 @@ def test_score_is_ndcg_of_any_kind_of_rows(exponential: bool) -> None:
     fitted = DaskBoostRanker(**OPTIONS, ndcg_exp_gain=exponential).fit(frame, "y", qid="q", sample_weight="w")
     for given in (frame, dd.from_pandas(frame, npartitions=3)):
         assert fitted.score(given, "y", qid="q", sample_weight="w") == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(DataError, match="score needs qid"):
-        ranker.score(X, Y, None)
+    with pytest.raises(DataError, match=r"score needs qid.*set_score_request"):
+        ranker.score(X, Y)
+    with pytest.raises(DataError, match="sample_weight is 0 in all rows; give a weight above 0"):
+        ranker.score(X, Y, QID, np.zeros(N))
+
+
+def test_a_search_of_scikit_learn_passes_queries_on() -> None:
+    """Searches route metadata that the ranker asks for, and keep queries whole by their groups."""
+    with config_context(enable_metadata_routing=True):
+        ranker = DaskBoostRanker(**OPTIONS).set_fit_request(qid=True).set_score_request(qid=True)
+        search = GridSearchCV(ranker, {"max_depth": [1, 3]}, cv=GroupKFold(2)).fit(X, Y, qid=QID, groups=QID)
+        assert search.best_score_ > 0.7
+        assert search.score(X, Y, qid=QID) == search.best_estimator_.score(X, Y, QID)
 
 
 def test_evaluation_sets_have_queries_of_their_own() -> None:
@@ -90,6 +103,11 @@ def test_files_keep_the_kind_of_model(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (DaskBoostRanker(), {}, DataError, "objective='rank:ndcg' ranks the rows of queries; pass qid"),
+    (DaskBoostRanker(), {}, DataError, "set_fit_request(qid=True).set_score_request(qid=True)"),
+    (DaskBoostRanker(), {"qid": QID, "sample_weight": 1 + RNG.random(N)}, DataError, "weight differs within a query"),
+    (DaskBoostRanker(eval_metric="map"), {"qid": QID, "eval_set": [(X, Y)], "eval_qid": [QID],
+                                          "sample_weight_eval_set": [1 + RNG.random(N)]},
+     DataError, "eval_set[0]: weight differs within a query"),
     (DaskBoostRanker(), {"qid": QID[1:]}, DataError, "qid has 899 rows, but X has 900"),
     (DaskBoostRanker(), {"qid": QID, "eval_set": [(X, Y)]}, DataError, "eval_set[0] has no queries"),
     (DaskBoostRanker(), {"qid": QID, "eval_set": [(X, Y)], "eval_qid": QID}, ParameterError, "eval_qid is of type"),

@@ -171,6 +171,8 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
     ({}, {"weight": np.arange(1.0, 1.0 + len(LABEL))}, DataError, "weight differs within a query"),
     ({"out_of_core": "certified"}, {}, ParameterError, "out_of_core='certified' does not go with"),
     ({"out_of_core": "sampled", "subsample": 0.5}, {}, ParameterError, "out_of_core='sampled' does not go with"),
+    ({"lambdarank_num_pair_per_sample": 10**9}, {}, ParameterError, "lambdarank_num_pair_per_sample=1000000000 must"),
+    ({"objective": "reg:squarederror", "ndcg_exp_gain": False, "eval_metric": "err"}, {}, ParameterError, "no effect"),
     ({"lambdarank_pair_method": "top"}, {}, ParameterError, "must be one of 'topk', 'mean'"),
     ({"objective": "reg:squarederror", "ndcg_exp_gain": False}, {}, ParameterError, "ndcg_exp_gain=False has no effe"),
     ({"objective": "reg:squarederror", "eval_metric": "ndcg"}, {"qid": None}, DataError, "eval_metric='ndcg' is of qu"),
