@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss, LinkKernel, QueryLoss
+from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, LinkKernel
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
@@ -204,8 +204,8 @@ class Objective(ABC):
         return None
 
     @property
-    def query_loss(self) -> QueryLoss | None:
-        """The loss of pairs of rows, of one that ranks the rows of queries; its gradients are computed by query, and
+    def query_loss(self) -> AnyQueryLoss | None:
+        """The loss of the rows of a query together, of one that ranks them; its gradients are computed by query, and
         never by `gradients`. None where a row's gradient depends on that row alone."""
         return None
 
@@ -288,6 +288,11 @@ class Objective(ABC):
         """Return `learner.objective` of XGBoost's model JSON: the name, and parameters as texts."""
         texts = {name: json_number(value) for name, value in vars(self).items()}
         return {"name": self.name, self.section: texts} if self.section else {"name": self.name}
+
+    def foreign_config(self) -> dict[str, Any]:
+        """Return what files say to other libraries: `config()`, or that of a loss of XGBoost's that predicts the same,
+        where it lacks this one. Then files have `config()` in their own attribute."""
+        return self.config()
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:

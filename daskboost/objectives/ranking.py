@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.dtypes import ArrayModule, Float32
-from daskboost.errors import DataError, ModelFormatError, ParameterError
-from daskboost.objectives.objective import BaseScoreRule, Objective, config_section
-from daskboost.params import ON_SAMPLES, PAIR_FLAGS, TrainParams, check_pairs
+from daskboost.errors import DataError, ModelFormatError
+from daskboost.objectives.by_query import QueryObjective
+from daskboost.objectives.objective import config_section
+from daskboost.params import PAIR_FLAGS, check_pairs
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -31,7 +29,7 @@ MOST_EXPONENTIAL_LABEL = 31
 
 
 @dataclass(frozen=True)
-class RankingObjective(Objective):
+class RankingObjective(QueryObjective):
     """What losses of pairs of rows share.
 
     A pair of rows of a query with labels a > b and scores s, t adds ``w log(1 + exp(t - s))`` to the loss; w is what
@@ -53,10 +51,7 @@ class RankingObjective(Objective):
         Whether the gain of a label is ``2**label - 1``, rather than the label.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("label", "qid")
     section: ClassVar[str] = "lambdarank_param"
-    base_score_rule: ClassVar[BaseScoreRule] = "constant"
-    base_score_constant: ClassVar[float] = 0.0
     pair_weight: ClassVar[PairWeight]
     """What a pair counts."""
     metric_name: ClassVar[str] = "ndcg"
@@ -82,30 +77,6 @@ class RankingObjective(Objective):
             self.pair_weight, self.n_pairs if is_top else 0, 0 if is_top else self.n_pairs, self.ndcg_exp_gain,
             self.lambdarank_normalization, self.lambdarank_score_normalization,
         )  # fmt: skip
-
-    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> NoReturn:
-        """Refuse rows without their queries.
-
-        Raises
-        ------
-        DataError
-        """
-        raise DataError(f"gradients of objective {self.name!r} are those of queries: train it with qid")
-
-    def check_params(self, params: TrainParams) -> None:
-        """See `Objective.check_params`.
-
-        Raises
-        ------
-        ParameterError
-            Trees that grow on samples, whose rows are not whole queries.
-        """
-        super().check_params(params)
-        if params.out_of_core in ON_SAMPLES:
-            raise ParameterError(
-                f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
-                "whole queries, not samples of rows; use out_of_core='exact'"
-            )
 
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)

@@ -38,6 +38,7 @@ LOSS_PARAMETERS = {
         "lambdarank_score_normalization",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
     "ndcg_exp_gain": "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map', and of eval_metric='ndcg' beside any",
+    **dict.fromkeys(("querysoftmax_beta", "querysoftmax_lambda"), "objective='querysoftmax'"),
     "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""

@@ -27,6 +27,7 @@ from daskboost.devices.gpu.rows.gradients import (
 )
 from daskboost.devices.gpu.rows.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.rows.queries import QueryKernels
+from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows, as_columns
 from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, RoomSize
@@ -39,7 +40,7 @@ from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
-from daskboost.devices.losses import DeviceLoss, QueryLoss
+from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, ListLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import format_bytes
@@ -255,7 +256,9 @@ class GpuDevice:
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""
 
-    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryKernels:
+    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryKernels | ListKernels:
+        if isinstance(loss, ListLoss):
+            return ListKernels(self._runtime, loss, queries)
         return QueryKernels(self._runtime, loss, queries)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:

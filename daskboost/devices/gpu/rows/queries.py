@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
+from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.query_order import THREADS, TILE, LargeQueries, QueryOrder, padded, room
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
@@ -138,13 +139,13 @@ class QueryChunk:
 
     Parameters
     ----------
-    kernels : QueryKernels
+    kernels : QueryKernels or ListKernels
     stored : StoredChunk
         Where they are stored; those of rows of no query stay as they are.
     margin : float32, shape (rows,)
     """
 
-    def __init__(self, kernels: QueryKernels, stored: StoredChunk, margin: DeviceArray) -> None:
+    def __init__(self, kernels: QueryKernels | ListKernels, stored: StoredChunk, margin: DeviceArray) -> None:
         self._kernels, self._stored, self._margin = kernels, stored, margin
 
     def find_range(self, tops: DeviceArray) -> None:
