@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,24 @@ class TrainParams:
     """Whether what a pair counts is divided by the difference of its scores and 0.01."""
     ndcg_exp_gain: bool = True
     """Whether a label's gain in ``rank:ndcg`` and in ``ndcg`` is 2**label - 1, rather than the label."""
+    label_gain: tuple[float, ...] = ()
+    """Gains of labels 0, 1, ... there instead, none below the one before; none where `ndcg_exp_gain` tells them."""
+    yetirank_mode: str = "classic"
+    """What pairs count in ``yetirank``: ``classic``, less from place to place, or how much a metric changes: ``ndcg``,
+    ``dcg``, ``mrr``, ``err``, ``map``."""
+    yetirank_permutations: int = 10
+    """Noisy orders of each query in a round; CatBoost's number, as the next two."""
+    yetirank_decay: float = 0.85
+    """What a pair counts less from place to place in mode ``classic``, in (0, 1]."""
+    yetirank_neighbors: int = 1
+    """Places below its own that a row of a noisy order is paired with."""
+    yetirank_top: int | None = None
+    """First places that the metric of a mode sees; None is all."""
+    yetirank_noise: str = "logistic"
+    """What is added to scores, of u drawn from (0, 1): ``logistic``, log(u / (1 - u)), which CatBoost calls Gumbel; or
+    ``gumbel``, -log(-log(u))."""
+    yetirank_noise_power: float = 1.0
+    """What noise is multiplied by; 0 is none."""
     device: str = "auto"
     """``cpu``, ``cuda`` (or ``gpu``), ``cuda:1`` for the GPU of that number, or ``auto``: a GPU where CuPy and one are
     there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
@@ -210,6 +229,8 @@ class TrainParams:
             values["ignored_features"] = as_tuple(values["ignored_features"])
         if "quantile_alpha" in values:
             values["quantile_alpha"] = _quantiles(values["quantile_alpha"])
+        if "label_gain" in values:
+            values["label_gain"] = gains_parameter(values["label_gain"])
         return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))
 
     def __post_init__(self) -> None:
@@ -237,6 +258,7 @@ class TrainParams:
         _check_directions(self.monotone_constraints)
         check_flag("has_time", self.has_time)
         check_pairs(vars(self))
+        check_yetirank(vars(self))
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -283,9 +305,15 @@ class TrainParams:
 PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
-             "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample"}  # fmt: skip
+             "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample", "yetirank_top"}  # fmt: skip
 PAIR_METHODS = ("topk", "mean")
 PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
+YETIRANK_MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
+YETIRANK_NOISES = ("logistic", "gumbel")
+YETIRANK_PARAMETERS = (
+    "yetirank_mode", "yetirank_permutations", "yetirank_decay", "yetirank_neighbors", "yetirank_top", "yetirank_noise",
+    "yetirank_noise_power", "ndcg_exp_gain", "label_gain",
+)  # fmt: skip
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf
@@ -312,6 +340,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "tweedie_variance_power": (1, 2, False, True),
     "querysoftmax_beta": (0, 1e6, True, True),
     "querysoftmax_lambda": (0, 1e6, False, True),
+    "yetirank_decay": (0, 1, True, False),
+    "yetirank_noise_power": (0, 1e6, False, True),
     "certify_tolerance": (0, 1, False, False),
     "resident_share": (0, 1, True, False),
     "n_jobs": (-1, 4096, False, False),
@@ -362,6 +392,19 @@ def _quantiles(value: object) -> tuple[float, ...]:
         ) from error
 
 
+def gains_parameter(value: object) -> tuple[float, ...]:
+    """Return `label_gain` as a tuple; ParameterError unless it is a list of numbers, none below 0 or the one before."""
+    gains = as_tuple(value)
+    if not all(isinstance(gain, int | float | np.integer | np.floating) for gain in gains) or not all(
+        0 <= low <= high < math.inf for low, high in pairwise([0.0, *gains])
+    ):
+        raise ParameterError(
+            f"label_gain={shown(value)} must be a list of the gains of labels 0, 1, 2 and so on, numbers of at least "
+            "0, none below the one before, such as [0, 1, 3, 7]"
+        )
+    return tuple(map(float, gains))
+
+
 def _check_directions(value: object) -> None:
     """Refuse monotone constraints of another kind; `monotone_directions` reads them once the features are known."""
     if value is None or isinstance(value, str):
@@ -403,6 +446,29 @@ def check_pairs(params: Mapping[str, Any]) -> None:
         check_count("lambdarank_num_pair_per_sample", pairs, least=1)
     for name in PAIR_FLAGS:
         check_flag(name, params[name])
+
+
+def check_yetirank(params: Mapping[str, Any]) -> None:
+    """Refuse parameters of ``yetirank`` that are no mode, noise, count or share: ParameterError naming one."""
+    mode = params["yetirank_mode"]
+    _check_choice("yetirank_mode", mode, YETIRANK_MODES)
+    _check_choice("yetirank_noise", params["yetirank_noise"], YETIRANK_NOISES)
+    for name in ("yetirank_permutations", "yetirank_neighbors", "yetirank_top"):
+        if params[name] is not None:
+            check_count(name, params[name], least=1)
+    for name in ("yetirank_decay", "yetirank_noise_power"):
+        _check_range(name, params[name], *_RANGES[name])
+    check_flag("ndcg_exp_gain", params["ndcg_exp_gain"])
+    if mode == "classic" and params["yetirank_top"] is not None:
+        raise ParameterError(
+            f"yetirank_top={params['yetirank_top']} has no effect with yetirank_mode='classic'; use a mode that is a "
+            "metric, such as 'ndcg', or a smaller yetirank_decay"
+        )
+    if mode != "classic" and params["yetirank_decay"] != TrainParams.yetirank_decay:
+        raise ParameterError(
+            f"yetirank_decay={params['yetirank_decay']:g} has no effect with yetirank_mode={mode!r}; leave it out, or "
+            "use yetirank_mode='classic'"
+        )
 
 
 def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:

@@ -16,27 +16,18 @@
 // budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=96 shared=0
 // budget: write_rows registers=64 shared=0
-#include "block.cuh"
-#include "elementary.cuh"
 #include "hashing.cuh"
 #include "logarithm.cuh"
+#include "pulls.cuh"
 #include "ranking.cuh"
 
-#ifndef WEIGHT
-#define WEIGHT 1  // what pairs count: 0 the same, 1 the change of NDCG, 2 that of average precision
-#endif
 #ifndef DRAWN
 #define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
 #endif
-#define ONE 0
-#define NDCG 1
-#define MAP 2
 #define THREADS 512  // most of a block
 #define WARPS (THREADS / 32)
 
 constexpr i32 OWN = 4;               // rows of a lane
-constexpr i32 LANES = 32;
-constexpr double SHARE = 0x1p55;     // 1 in sums of 1 / place
 constexpr double LN_2 = 0.6931471805599453;
 
 // What the gradients of a query depend on beside scores.
@@ -45,11 +36,6 @@ struct Rules {
     const double* factors;
     i32 drawn;
     i32 is_normalized;
-};
-
-struct Row {
-    float score, gain;
-    double above, below;
 };
 
 // Rows of a query by their places, from the highest score to the lowest.
@@ -69,58 +55,14 @@ struct Places {
     }
 };
 
-// Adds to a sum in global memory, or in shared memory, whose atomics are of 32 bits.
-template <bool SHARED>
-static __device__ __forceinline__ void add_to(u64* sum, i64 value) {
-    if (SHARED) {
-        u32* const halves = reinterpret_cast<u32*>(sum);
-        const u32 low = static_cast<u32>(value), before = atomicAdd(halves, low);
-        atomicAdd(halves + 1, static_cast<u32>(static_cast<u64>(value) >> 32) + (before + low < before ? 1u : 0u));
-    } else {
-        atomicAdd(sum, static_cast<u64>(value));
-    }
-}
-
-// What a pair adds to its rows.
-struct Pull {
-    i64 slope, curve;
-};
-
 // `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
 static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool a_is_first, float worth, bool by_score) {
     const bool is_right = (a.gain > b.gain) == a_is_first;
     float weight = worth;
     if (WEIGHT != NDCG && a.gain == b.gain) weight = 0.0f;
-    if (WEIGHT == NDCG) weight *= static_cast<float>(fabs(a.above - b.above));
-    if (WEIGHT == MAP) weight *= static_cast<float>(fabs(is_right ? a.above - b.above : a.below - b.below));
+    if (WEIGHT != ONE) weight *= static_cast<float>(change_of(a, b, is_right));
     if (WEIGHT == NDCG) weight *= fabsf(a.gain - b.gain);
-    float difference = fabsf(a.score - b.score);
-    if (difference > 1e30f) difference = 1e30f;
-    const float odds = exp_of(-difference), both = 1.0f + odds, unit = by_score ? difference + 0.01f : 1.0f;
-    const float share = 1.0f / (both * unit), lost = share * unit;
-    weight *= share * both;
-    return {__float2ll_rn(weight * (is_right ? lost * odds : lost)),
-            __float2ll_rn(weight * 2.0f * at_least(lost * lost * odds, 1e-16f))};
-}
-
-// Sums of g and h.
-struct Sums {
-    i64 g, h;
-};
-
-// Adds a pair whose first row is `a`.
-static __device__ __forceinline__ void add_pair(const Row& a, const Row& b, const Pull& pull, Sums& of_a, Sums& of_b) {
-    const i64 slope = a.gain > b.gain ? pull.slope : -pull.slope;
-    of_a.g -= slope;
-    of_a.h += pull.curve;
-    of_b.g += slope;
-    of_b.h += pull.curve;
-}
-
-template <bool SHARED>
-static __device__ __forceinline__ void add_sums(u64* sums, i32 place, const Sums& own) {
-    add_to<SHARED>(sums + 2 * place, own.g);
-    add_to<SHARED>(sums + 2 * place + 1, own.h);
+    return pull_of(a, b, weight, is_right, by_score, 2.0f);
 }
 
 // What the lane before has.
@@ -234,9 +176,6 @@ static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, cons
     return total;
 }
 
-// What gradients of a query whose scores are not finite are.
-static __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7FC00000u); }
-
 // What sums of a query are multiplied by, after they are divided by its scale.
 static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query, i64 total) {
     double norm = 1.0;
@@ -244,38 +183,6 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query
     if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
     if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) / LN_2 / sizes;
     return norm * rules.factors[query];
-}
-
-static __device__ __forceinline__ float gradient_of(i64 sum, double scale, double factor) {
-    return static_cast<float>(static_cast<double>(sum) / scale * factor);
-}
-
-// Relevant rows, and their shares of 1 / place, before a thread's stretch of rows, of all before it in its block.
-struct Shares {
-    i32 relevant;
-    i64 shares;
-
-    __device__ __forceinline__ void add(float gain, double step) {
-        if (gain > 0) ++relevant, shares += static_cast<i64>(rint(step * SHARE));
-    }
-};
-
-// The sum over the threads before; all threads of the block call it. Storage: one value of each kind for a warp.
-static __device__ __forceinline__ Shares shares_before(Shares own, i64* of_shares, i32* of_relevant) {
-    const u32 warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    Shares found = {running_sum_of_warp(own.relevant), running_sum_of_warp(own.shares)};
-    if (lane == LANES - 1) of_relevant[warp] = found.relevant, of_shares[warp] = found.shares;
-    __syncthreads();
-    found.relevant -= own.relevant, found.shares -= own.shares;
-    for (u32 w = 0; w < warp; ++w) found.relevant += of_relevant[w], found.shares += of_shares[w];
-    __syncthreads();
-    return found;
-}
-
-// A thread's places among `n`, which follow one another.
-static __device__ __forceinline__ i32 stretch_begin(i32 n, u32 thread) {
-    const i32 each = (n + blockDim.x - 1) / blockDim.x;
-    return min(static_cast<i32>(thread) * each, n);
 }
 
 // `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.

@@ -58,14 +58,15 @@ extern "C" __global__ void rank_tiles(const Tile* __restrict__ tiles, const i64*
     }
 }
 
-static __device__ __forceinline__ double gain_of(float label, i32 is_exponential) {
-    return is_exponential ? static_cast<double>((1ull << static_cast<i32>(label)) - 1) : static_cast<double>(label);
+// `gains` : of labels, `n_gains` of them; 0 where a label is its gain.
+static __device__ __forceinline__ double gain_of(float label, const double* gains, i32 n_gains) {
+    return n_gains > 0 ? gains[static_cast<i32>(label)] : static_cast<double>(label);
 }
 
 // What a query is worth, of `n` labels by place, of which the first `top` count; all lanes of a warp call it. `best` : what
 // sums of terms are divided by, above 0.
-static __device__ __forceinline__ double value_of_query(const float* labels, i64 n, i64 top, i32 kind, i32 is_exponential,
-                                                        const double* discounts, double best) {
+static __device__ __forceinline__ double value_of_query(const float* labels, i64 n, i64 top, i32 kind, const double* gains,
+                                                        i32 n_gains, const double* discounts, double best) {
     const u32 lane = threadIdx.x % WARP;
     i64 hits = 0;
     double sum = 0;
@@ -74,7 +75,7 @@ static __device__ __forceinline__ double value_of_query(const float* labels, i64
         const float label = place < min(top, n) ? labels[place] : 0.0f;
         const u32 relevant = __ballot_sync(ALL_LANES, label > 0);
         double term = 0;
-        if (kind == NDCG && place < min(top, n)) term = discounts[place] * gain_of(label, is_exponential);
+        if (kind == NDCG && place < min(top, n)) term = discounts[place] * gain_of(label, gains, n_gains);
         if (kind == AVERAGE_PRECISION && label > 0)
             term = static_cast<double>(hits + __popc(relevant & ((2u << lane) - 1))) / (static_cast<double>(place) + 1.0);
         hits += __popc(relevant);
@@ -91,8 +92,8 @@ static __device__ __forceinline__ double value_of_query(const float* labels, i64
 // each of values times weights, and of weights; `limbs`, `specials` : see `Outside`, zeros, for both sums.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) sum_values(
     const i64* __restrict__ begins, i64 n_queries, const float* __restrict__ ranked, const double* __restrict__ weights,
-    const double* __restrict__ discounts, const double* __restrict__ bests, i32 kind, i64 top, i32 is_exponential,
-    double otherwise, u64* __restrict__ sums, u64* __restrict__ limbs, u32* __restrict__ specials) {
+    const double* __restrict__ discounts, const double* __restrict__ bests, i32 kind, i64 top,
+    const double* __restrict__ gains, i32 n_gains, double otherwise, u64* __restrict__ sums, u64* __restrict__ limbs, u32* __restrict__ specials) {
     __shared__ WideSum storage[THREADS / WARP];
     WideSum values = {{0, 0, 0}}, totals = {{0, 0, 0}};
     const Outside of_values = {limbs, specials}, of_weights = {limbs + 4096, specials + 1};
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sum_values(
         const double best = bests[query], weight = weights[query];
         double value = labels[0] == labels[0] ? otherwise : static_cast<double>(labels[0]);
         if (best > 0 && labels[0] == labels[0])
-            value = value_of_query(labels, begins[query + 1] - begins[query], top, kind, is_exponential, discounts, best);
+            value = value_of_query(labels, begins[query + 1] - begins[query], top, kind, gains, n_gains, discounts, best);
         if (threadIdx.x % WARP != 0) continue;
         add_exactly<UNIT>(values, value * weight, of_values);
         add_exactly<UNIT>(totals, weight, of_weights);

@@ -74,6 +74,34 @@ class PairWeight(IntEnum):
     """How much the query's NDCG would change if both rows swapped their places."""
     MAP = 2
     """How much its average precision would."""
+    MRR = 3
+    """How much the reciprocal rank of its first relevant row would; in noisy orders only, as the next."""
+    ERR = 4
+    """How much its expected reciprocal rank would, labels being chances that a row satisfies."""
+
+
+class Noise(IntEnum):
+    """What is added to scores; u is drawn from (0, 1)."""
+
+    LOGISTIC = 0
+    """log(u / (1 - u))."""
+    GUMBEL = 1
+    """-log(-log(u))."""
+
+
+@dataclass(frozen=True)
+class NoisyOrders:
+    """Pairs of rows that lie near each other in the order of noisy scores."""
+
+    neighbors: int
+    """Places below its own that a row is paired with."""
+    noise: Noise
+    power: float
+    """What noise is multiplied by."""
+    decay: float
+    """What a pair counts less from place to place, apart from the difference of gains; 0 where a metric tells it."""
+    by_ideal: bool
+    """Whether DCG is divided by that of the order of labels."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +112,23 @@ class QueryLoss:
     top: int
     """Rows of highest scores that are each paired with all rows of lower scores; 0 where pairs are drawn."""
     drawn: int
-    """Pairs that are drawn for each row, with rows of other labels; 0 where pairs are those of `top`."""
+    """Pairs that are drawn for each row, with rows of other labels; 0 where pairs are those of `top`. Of `orders` their
+    number, and `top` the rows that their metric sees, or 0."""
     exponential: bool
     """Whether a label's gain is 2**label - 1, rather than the label."""
     normalized: bool
     """Whether a query's gradients are divided by what grows with its pairs."""
     by_score: bool
     """Whether what a pair counts is divided by the difference of its scores and 0.01."""
+    orders: NoisyOrders | None = None
+    """Orders whose neighbors are the pairs."""
+    label_gain: tuple[float, ...] = ()
+    """Gain of each label, or () where `exponential` tells it."""
+
+    @property
+    def pairs_a_row(self) -> int:
+        """Return how many pairs a row of a large query begins."""
+        return self.drawn * (1 if self.orders is None else self.orders.neighbors) or self.top
 
 
 class ListKernel(IntEnum):

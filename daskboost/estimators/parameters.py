@@ -93,6 +93,22 @@ SHARED_PARAMETERS = """
         is divided by the difference of its scores and 0.01.
     ndcg_exp_gain : bool, default True
         Whether a label's gain in NDCG is ``2**label - 1``, rather than the label.
+    label_gain : sequence of float, optional
+        Gains of labels 0, 1, ... in NDCG instead, none below the one before.
+    yetirank_mode : {"classic", "ndcg", "dcg", "mrr", "err", "map"}
+        What a pair of rows counts in ``yetirank``: less from place to place, or how much that metric changes.
+    yetirank_permutations : int, default 10
+        Noisy orders of each query in a round.
+    yetirank_decay : float in (0, 1], default 0.85
+        What a pair counts less from place to place in mode ``classic``.
+    yetirank_neighbors : int, default 1
+        Places below its own that a row of a noisy order is paired with.
+    yetirank_top : int, optional
+        First places that the metric of a mode sees, by default all.
+    yetirank_noise : {"logistic", "gumbel"}
+        What is added to scores, of u drawn from (0, 1): ``log(u / (1 - u))`` or ``-log(-log(u))``.
+    yetirank_noise_power : float, default 1
+        What noise is multiplied by.
     missing : float, default NaN
         A further value that stands for missing; NaN always does.
     categorical_features : sequence of str or int, optional
@@ -261,6 +277,14 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     lambdarank_normalization: bool = TrainParams.lambdarank_normalization
     lambdarank_score_normalization: bool = TrainParams.lambdarank_score_normalization
     ndcg_exp_gain: bool = TrainParams.ndcg_exp_gain
+    label_gain: Any = TrainParams.label_gain
+    yetirank_mode: str = TrainParams.yetirank_mode
+    yetirank_permutations: int = TrainParams.yetirank_permutations
+    yetirank_decay: float = TrainParams.yetirank_decay
+    yetirank_neighbors: int = TrainParams.yetirank_neighbors
+    yetirank_top: int | None = TrainParams.yetirank_top
+    yetirank_noise: str = TrainParams.yetirank_noise
+    yetirank_noise_power: float = TrainParams.yetirank_noise_power
     missing: float = np.nan
     categorical_features: Sequence[str | int] | str | int | None = None
     max_ctr_complexity: int = MOST_COMPLEXITY

@@ -204,7 +204,7 @@ def evaluated_metrics(params: TrainParams, objective: Objective) -> list[AnyMetr
 
 def metric_defaults(params: TrainParams, objective: Objective) -> dict[str, object]:
     """Return the defaults of metrics' arguments: the objective's, and the gains of `ndcg` beside any objective."""
-    return {"ndcg_exp_gain": params.ndcg_exp_gain, **objective.parameters()}
+    return {"ndcg_exp_gain": params.ndcg_exp_gain, "label_gain": params.label_gain, **objective.parameters()}
 
 
 def _metrics_reason(params: TrainParams, objective: Objective) -> str:

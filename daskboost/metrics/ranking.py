@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.cpu.queries import discounts_of
+from daskboost.devices.cpu.queries import discounts_of, gain_table
 from daskboost.devices.cpu.query_metrics import Measure, QueryValue, query_values
 from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
@@ -53,9 +53,9 @@ class RankingMetric(Metric[RatioState]):
     minus: bool = False
 
     @property
-    def has_exponential_gain(self) -> bool:
-        """Whether the gain of a label is 2**label - 1, rather than the label."""
-        return False
+    def gains(self) -> tuple[float, ...]:
+        """Gain of each label; () where a label is its gain."""
+        return ()
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class RankingMetric(Metric[RatioState]):
     @property
     def _measure(self) -> Measure:
         otherwise = 0.0 if self.minus else self.otherwise
-        return Measure(int(self.kind), self.top or MOST_ROWS, self.has_exponential_gain, otherwise)
+        return Measure(int(self.kind), self.top or MOST_ROWS, otherwise, self.gains)
 
     def partial_of_loss(
         self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
@@ -141,24 +141,27 @@ class Ndcg(RankingMetric):
     ----------
     exponential : bool
         Whether the gain of a label is ``2**label - 1``, rather than the label (`ndcg_exp_gain`).
+    label_gain : tuple of float
+        Gain of each label; () where `exponential` tells it.
     """
 
     base_name: ClassVar[str] = "ndcg"
     kind: ClassVar[QueryValue] = QueryValue.NDCG
     exponential: bool = True
+    label_gain: tuple[float, ...] = ()
 
     @property
-    def has_exponential_gain(self) -> bool:
-        return self.exponential
+    def gains(self) -> tuple[float, ...]:
+        return tuple(gain_table(self.exponential, self.label_gain).tolist())
 
     def prepare(self, stats: LabelStats) -> Self:
-        check_gains(f"metric {self.name!r}", stats, exponential=self.exponential)
+        check_gains(f"metric {self.name!r}", stats, exponential=self.exponential, label_gain=self.label_gain)
         return super().prepare(stats)
 
     @classmethod
     def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
         made = super().from_argument(argument, params)
-        return cls(made.top, made.minus, bool(params.get("ndcg_exp_gain", True)))
+        return cls(made.top, made.minus, bool(params.get("ndcg_exp_gain", True)), tuple(params.get("label_gain") or ()))
 
 
 @dataclass(frozen=True)

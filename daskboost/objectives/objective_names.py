@@ -20,6 +20,7 @@ from daskboost.objectives.regression import (
     SquaredError,
     Tweedie,
 )
+from daskboost.objectives.yetirank import YetiRank
 from daskboost.registry import Registry
 
 FOREIGN_NAMES = {
@@ -31,6 +32,7 @@ FOREIGN_NAMES = {
     **dict.fromkeys(("binary", "log_loss", "Logloss", "cross_entropy"), "binary:logistic"),
     **dict.fromkeys(("multiclass", "softmax", "MultiClass"), "multi:softprob"),
     "lambdarank": "rank:ndcg", "PairLogit": "rank:pairwise", "QuerySoftMax": "querysoftmax", "QueryRMSE": "queryrmse",
+    "YetiRank": "yetirank",
 }  # fmt: skip
 """Names of other libraries and of XGBoost's past: by spelling, "reg:linear" would be taken for "reg:logistic"."""
 
@@ -95,5 +97,5 @@ def objective_from_config(config: object) -> Objective:
 
 for _kind in (SquaredError, AbsoluteError, PseudoHuberError, QuantileError, Poisson, Gamma, Tweedie, Logistic,
               LogisticRegression, LogisticRaw, SoftProb, SoftMax, RankNdcg, RankPairwise, RankMap,
-              QuerySoftMax, QueryRmse):  # fmt: skip
+              QuerySoftMax, QueryRmse, YetiRank):  # fmt: skip
     register_objective(_kind)

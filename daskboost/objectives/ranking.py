@@ -6,15 +6,16 @@ says.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.errors import DataError, ModelFormatError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import config_section
-from daskboost.params import PAIR_FLAGS, check_pairs
+from daskboost.params import PAIR_FLAGS, check_pairs, gains_parameter
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -80,11 +81,7 @@ class RankingObjective(QueryObjective):
 
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
-        if stats.minimum < 0:
-            raise DataError(
-                f"label {stats.minimum:g} is out of range for objective {self.name!r}: labels are degrees of "
-                "relevance, at least 0; add a constant to them"
-            )
+        check_relevance(self.name, stats)
 
     def parameters(self) -> dict[str, Any]:
         return {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
@@ -124,14 +121,47 @@ class RankingObjective(QueryObjective):
 
 @dataclass(frozen=True)
 class RankNdcg(RankingObjective):
-    """Pairs count how much the query's NDCG would change if both rows swapped their places."""
+    """Pairs count how much the query's NDCG would change if both rows swapped their places.
+
+    Parameters
+    ----------
+    label_gain : tuple of float, optional
+        Gains of labels 0, 1, ... in place of those that `ndcg_exp_gain` tells.
+    """
 
     name: ClassVar[str] = "rank:ndcg"
     pair_weight: ClassVar[PairWeight] = PairWeight.NDCG
+    label_gain: tuple[float, ...] = ()
 
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
-        check_gains(f"objective {self.name!r}", stats, exponential=self.ndcg_exp_gain)
+        check_gains(
+            f"objective {self.name!r}", stats, exponential=self.ndcg_exp_gain, label_gain=self.label_gain
+        )
+
+    @property
+    def query_loss(self) -> QueryLoss:
+        return replace(super().query_loss, label_gain=self.label_gain)
+
+    def config(self) -> dict[str, Any]:
+        """See `Objective.config`; XGBoost has no gains of labels, and passes over what it does not know."""
+        found = super().config()
+        if self.label_gain:
+            found[self.section]["label_gain"] = json.dumps(self.label_gain)
+        return found
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        return replace(super().from_params(params), label_gain=gains_parameter(params.get("label_gain")))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        text = config_section(config, cls.section).get("label_gain", "[]")
+        try:
+            gains = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ModelFormatError(f"label_gain={text!r} of the model's objective is no list of numbers") from error
+        return replace(super().from_config(config), label_gain=gains_parameter(gains))
 
 
 @dataclass(frozen=True)
@@ -160,12 +190,28 @@ class RankMap(RankingObjective):
             )
 
 
-def check_gains(what: str, stats: LabelStats, *, exponential: bool) -> None:
+def check_relevance(name: str, stats: LabelStats) -> None:
+    """Refuse labels below 0: DataError naming the objective of this name."""
+    if stats.minimum < 0:
+        raise DataError(
+            f"label {stats.minimum:g} is out of range for objective {name!r}: labels are degrees of relevance, at "
+            "least 0; add a constant to them"
+        )
+
+
+def check_gains(what: str, stats: LabelStats, *, exponential: bool, label_gain: tuple[float, ...] = ()) -> None:
     """Refuse labels that have no gain: DataError with the option that takes them.
 
     `what` : what messages say asks for gains.
     """
-    if exponential and stats.minimum <= stats.maximum and (
+    if label_gain:
+        if stats.minimum <= stats.maximum and (stats.maximum >= len(label_gain) or not stats.all_integer):
+            value = f"label {stats.maximum:g}" if stats.maximum >= len(label_gain) else "labels that are not whole"
+            raise DataError(
+                f"{what} takes whole labels up to {len(label_gain) - 1}, of which label_gain has the gains, not "
+                f"{value}; give a gain for each label from 0 on"
+            )
+    elif exponential and stats.minimum <= stats.maximum and (
         stats.maximum > MOST_EXPONENTIAL_LABEL or not stats.all_integer
     ):
         value = f"label {stats.maximum:g}" if stats.maximum > MOST_EXPONENTIAL_LABEL else "labels that are not whole"

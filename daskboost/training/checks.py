@@ -37,11 +37,18 @@ LOSS_PARAMETERS = {
         "lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization",
         "lambdarank_score_normalization",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
-    "ndcg_exp_gain": "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map', and of eval_metric='ndcg' beside any",
     **dict.fromkeys(("querysoftmax_beta", "querysoftmax_lambda"), "objective='querysoftmax'"),
+    "ndcg_exp_gain": "objectives 'rank:*' and 'yetirank', and of eval_metric='ndcg' beside any",
+    "label_gain": "objectives 'rank:ndcg' and 'yetirank', and of eval_metric='ndcg' beside any",
+    **dict.fromkeys((
+        "yetirank_mode", "yetirank_permutations", "yetirank_decay", "yetirank_neighbors", "yetirank_top",
+        "yetirank_noise", "yetirank_noise_power",
+    ), "objective='yetirank'"),
     "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
+OF_NDCG = ("ndcg_exp_gain", "label_gain")
+"""Those that `ndcg` has beside any objective."""
 
 
 def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
@@ -59,7 +66,7 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
-            is_read = hasattr(objective, name) or (name == "ndcg_exp_gain" and _has_ndcg(params))
+            is_read = hasattr(objective, name) or (name in OF_NDCG and _has_ndcg(params))
             if value != getattr(TrainParams, name) and not is_read:
                 raise ParameterError(
                     f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"

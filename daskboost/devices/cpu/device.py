@@ -17,6 +17,7 @@ from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
+from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
@@ -125,7 +126,7 @@ class CpuDevice:
     def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryLoops | ListLoops:
         if isinstance(loss, ListLoss):
             return ListLoops(loss, queries, self.threads)
-        return QueryLoops(loss, queries, self.threads)
+        return (QueryLoops if loss.orders is None else OrderLoops)(loss, queries, self.threads)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:
         return CpuUniformSample(self._layout, self.threads, size, copies_columns=copies_columns)

@@ -9,7 +9,7 @@ difference: a GPU may sum them in any order, and `top` in one pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,6 +31,8 @@ SCORE_UNIT = np.float32(0.01)
 """What is added to a difference of scores before it divides a pair's weight (LightGBM's, then XGBoost's)."""
 MOST_DIFFERENCE = np.float32(1e30)
 """Larger differences of scores, by which pairs add nothing any more, count as this one."""
+MOST_LABELS = 32
+"""Labels that have an exponential gain, from 0 on: XGBoost's. Larger gains would hide all others."""
 SUM_BITS = 61
 """Bits of the sum of all pairs of a query, at most."""
 SHARE_BITS = 55
@@ -38,7 +40,9 @@ SHARE_BITS = 55
 LEAST_TASK = 2**14
 """Pairs that are worth a task of a thread."""
 TASKS_A_THREAD = 4
-_ONE, _NDCG, _MAP = int(PairWeight.ONE), int(PairWeight.NDCG), int(PairWeight.MAP)
+PLACE_WEIGHT = 0.15
+"""What neighbors at the first two places of a noisy order count where `NoisyOrders.decay` tells it (CatBoost's)."""
+_ONE, _NDCG, _MAP, _MRR, _ERR = (int(weight) for weight in PairWeight)
 _1, _2 = np.float32(1), np.float32(2)
 
 
@@ -92,9 +96,15 @@ class Ranked(NamedTuple):
 
 
 @njit(inline="always", error_model="numpy")
-def gain_of(label: float, exponential: bool) -> float:
-    """Return a label's gain."""
-    return math.ldexp(1.0, int(label)) - 1.0 if exponential else float(label)
+def gain_of(label: float, gains: Float64) -> float:
+    """Return a label's gain; `gains` : see `gain_table`."""
+    return float(gains[int(label)]) if len(gains) > 0 else float(label)
+
+
+def gain_table(exponential: bool, label_gain: Sequence[float] = ()) -> Float64:
+    """Return the gain of each label: those given, or 2**label - 1; shape (0,) where a label is its gain."""
+    own = label_gain if label_gain or not exponential else [2.0**label - 1.0 for label in range(MOST_LABELS)]
+    return np.array(own, np.float64)
 
 
 def discounts_of(n: int) -> Float64:
@@ -106,15 +116,46 @@ def discounts_of(n: int) -> Float64:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ideal_gains(label: Float32, begins: Int64, discounts: Float64, top: int, exponential: bool, out: Float64) -> None:
+def ideal_gains(label: Float32, begins: Int64, discounts: Float64, top: int, gains: Float64, out: Float64) -> None:
     """Write the DCG of each query's first `top` rows (0: of all) in the order of its labels, the highest first."""
     for query in range(len(begins) - 1):
         ordered = np.sort(label[begins[query] : begins[query + 1]])
         n = len(ordered)
         total = 0.0
         for place in range(n if top == 0 else min(n, top)):
-            total += discounts[place] * gain_of(ordered[n - 1 - place], exponential)
+            total += discounts[place] * gain_of(ordered[n - 1 - place], gains)
         out[query] = total
+
+
+@njit(inline="always", error_model="numpy")
+def change_of(rows: Ranked, first: int, second: int) -> float:
+    """Return what a swap of two places changes, but for the gains."""
+    places = rows.above if rows.gain[first] > rows.gain[second] else rows.below
+    return float(abs(places[first] - places[second]))
+
+
+@njit(inline="always", error_model="numpy")
+def add_pull(
+    rows: Ranked, first: int, second: int, weight: np.float32, by_score: bool, curves: np.float32
+) -> np.int64:
+    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places, the second one `curves` times;
+    s is the score of the row of more gain. The size of the gradient, as an integer."""
+    is_right = rows.gain[first] > rows.gain[second]
+    is_ahead = is_right == (rows.score[first] >= rows.score[second])
+    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
+    odds = _exp(-difference)
+    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
+    share = _1 / (both * unit)
+    weight *= share * both
+    lost = share * unit
+    slope = np.int64(np.rint(weight * (lost * odds if is_ahead else lost)))
+    curve = np.int64(np.rint(weight * curves * max(lost * lost * odds, LEAST_HESSIAN)))
+    high, low = (first, second) if is_right else (second, first)
+    rows.sums[high, 0] -= slope
+    rows.sums[low, 0] += slope
+    rows.sums[high, 1] += curve
+    rows.sums[low, 1] += curve
+    return slope
 
 
 @njit(inline="always", error_model="numpy")
@@ -123,27 +164,12 @@ def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, b
     first, second = min(a, b), max(a, b)
     if rows.gain[first] == rows.gain[second]:
         return np.int64(0)
-    is_right = rows.gain[first] > rows.gain[second]
     weight = worth
     if rule.weight != _ONE:
-        places = rows.above if is_right else rows.below
-        weight *= np.float32(abs(places[first] - places[second]))
+        weight *= np.float32(change_of(rows, first, second))
     if rule.weight == _NDCG:
         weight *= abs(rows.gain[first] - rows.gain[second])
-    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
-    odds = _exp(-difference)
-    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
-    share = _1 / (both * unit)
-    weight *= share * both
-    lost = share * unit
-    slope = np.int64(np.rint(weight * (lost * odds if is_right else lost)))
-    curve = np.int64(np.rint(weight * _2 * max(lost * lost * odds, LEAST_HESSIAN)))
-    high, low = (first, second) if is_right else (second, first)
-    rows.sums[high, 0] -= slope
-    rows.sums[low, 0] += slope
-    rows.sums[high, 1] += curve
-    rows.sums[low, 1] += curve
-    return slope
+    return add_pull(rows, first, second, weight, by_score, _2)
 
 
 @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
@@ -192,12 +218,12 @@ def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by
 
 
 @njit(nogil=True, error_model="numpy")
-def _norm_of(rule: PairRule, total: float) -> float:
+def norm_of(rule: PairRule, total: float) -> float:
     """Return what a query's gradients are multiplied by; `total` : twice the sum of the sizes of its pairs'
     gradients."""
     if not rule.normalized:
         return 1.0
-    if rule.top == 0:
+    if rule.drawn > 0:
         return 1.0 / rule.drawn
     if total <= 0.0:
         return 1.0
@@ -208,9 +234,15 @@ def _norm_of(rule: PairRule, total: float) -> float:
 
 
 @njit(nogil=True, error_model="numpy")
-def _rank(rows: Ranked, rule: PairRule, gain: Float32, score: Float32) -> Int64:
-    """Fill a query's rows by their places; which row is at each."""
-    order = np.argsort(-score, kind="mergesort")  # of equal scores the row of the least id comes first
+def order_of(score: Float32) -> Int64:
+    """Return which row is at each place, the highest score first; of equal scores the row of the least id."""
+    order: Int64 = np.argsort(-score, kind="mergesort")
+    return order
+
+
+@njit(nogil=True, error_model="numpy")
+def place_rows(rows: Ranked, rule: PairRule, gain: Float32, score: Float32, order: Int64) -> None:
+    """Fill a query's rows by their places."""
     relevant, shares = 0, np.int64(0)
     for place in range(len(order)):
         row, step = order[place], rule.steps[place]
@@ -223,7 +255,44 @@ def _rank(rows: Ranked, rule: PairRule, gain: Float32, score: Float32) -> Int64:
             rows.above[place] = relevant * step - math.ldexp(np.float64(shares), -SHARE_BITS)
             rows.below[place] = rows.above[place] + step
         rows.sums[place, 0] = rows.sums[place, 1] = 0
-    return order
+
+
+@njit(nogil=True, error_model="numpy")
+def largest_query(begins: Int64, first: int, last: int) -> int:
+    """Return the rows of the largest query of `[first, last)`."""
+    most = 0
+    for query in range(first, last):
+        most = max(most, begins[query + 1] - begins[query])
+    return most
+
+
+@njit(nogil=True, error_model="numpy")
+def room_for(n: int) -> Ranked:
+    """Return arrays for the rows of a query of so many."""
+    return Ranked(
+        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n), np.empty((n, 2), np.int64)
+    )
+
+
+@njit(nogil=True, error_model="numpy")
+def has_pairs(rule: PairRule, query: int, places: Int64, scores: Float32, g: Float32, h: Float32) -> bool:
+    """Whether a query's rows have gradients; otherwise write 0, or NaN where a score is not finite."""
+    is_finite = True
+    for i in range(len(places)):
+        is_finite = is_finite and np.isfinite(scores[i])
+    if rule.scale[query] != 0.0 and is_finite:
+        return True
+    for i in range(len(places)):
+        g[places[i]] = h[places[i]] = np.float32(0.0 if is_finite else np.nan)
+    return False
+
+
+@njit(nogil=True, error_model="numpy")
+def write_gradients(sums: Int64, places: Int64, scale: float, factor: float, g: Float32, h: Float32) -> None:
+    """Write the gradients of rows at these places."""
+    for i in range(len(places)):
+        g[places[i]] = np.float32(np.float64(sums[i, 0]) / scale * factor)
+        h[places[i]] = np.float32(np.float64(sums[i, 1]) / scale * factor)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -232,27 +301,16 @@ def fill_queries(
 ) -> None:
     """Write the gradients of the rows of queries `[first, last)` to their places; NaN where a query's scores are not
     finite. `margin`, `g` and `h` : of all rows, shape (rows,)."""
-    begins, most = queries.begins, 0
-    for query in range(first, last):
-        most = max(most, begins[query + 1] - begins[query])
-    rows = Ranked(
-        np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most), np.empty(most),
-        np.empty((most, 2), np.int64),
-    )  # fmt: skip
-    scores = np.empty(most, np.float32)
+    begins = queries.begins
+    rows = room_for(largest_query(begins, first, last))
     for query in range(first, last):
         begin, end = begins[query], begins[query + 1]
         places, n = queries.order[begin:end], end - begin
-        is_finite = True
-        for i in range(n):
-            scores[i] = margin[places[i]]
-            is_finite = is_finite and np.isfinite(scores[i])
-        scale, worth = rule.scale[query], rule.worth[query]
-        if scale == 0.0 or not is_finite:
-            for i in range(n):
-                g[places[i]] = h[places[i]] = np.float32(0.0 if is_finite else np.nan)
+        scores = margin[places]
+        if not has_pairs(rule, query, places, scores, g, h):
             continue
-        order = _rank(rows, rule, rule.gain[begin:end], scores[:n])
+        scale, worth, order = rule.scale[query], rule.worth[query], order_of(scores)
+        place_rows(rows, rule, rule.gain[begin:end], scores, order)
         by_score = rule.by_score and rows.score[0] != rows.score[n - 1]
         if rule.top > 0:
             total = _add_top(rows, rule, n, worth, by_score)
@@ -262,16 +320,26 @@ def fill_queries(
             by_label = np.argsort(-label, kind="mergesort")
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
             total = _add_drawn(rows, rule, drawn, worth, by_score)
-        factor = _norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
-        for place in range(n):
-            row = places[order[place]]
-            g[row] = np.float32(np.float64(rows.sums[place, 0]) / scale * factor)
-            h[row] = np.float32(np.float64(rows.sums[place, 1]) / scale * factor)
+        factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
+        write_gradients(rows.sums, places[order], scale, factor, g, h)
+
+
+@njit(inline="always", error_model="numpy")
+def _gain_by(weight: int, label: float, gains: Float64) -> float:
+    """Return what a label counts where pairs are weighted so."""
+    if weight == _NDCG:
+        return gain_of(label, gains)
+    if weight in (_MAP, _MRR):
+        return 1.0 if label > 0 else 0.0
+    return float(label)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _weigh_pairs(label: Float32, begins: Int64, rule: PairRule, exponential: bool, ideal: Float64) -> None:
-    """Fill the gains, scales and worths of a rule by its steps; `ideal` : ideal DCG of each query.
+def _weigh_pairs(
+    label: Float32, begins: Int64, rule: PairRule, gains: Float64, ideal: Float64, n_neighbors: int
+) -> None:
+    """Fill the gains, scales and worths of a rule by its steps; `ideal` : what DCG of each query is divided by;
+    `n_neighbors` : pairs of a row in a noisy order, or 0.
 
     Scales follow from bounds of what a pair and a query can add, never from sums.
     """
@@ -279,8 +347,8 @@ def _weigh_pairs(label: Float32, begins: Int64, rule: PairRule, exponential: boo
         begin, n = begins[query], begins[query + 1] - begins[query]
         least, most, relevant = np.inf, -np.inf, 0.0
         for row in range(begin, begin + n):
-            gain = gain_of(label[row], exponential) if rule.weight == _NDCG else float(label[row])
-            least, most, relevant = min(least, gain), max(most, gain), relevant + float(label[row])
+            gain = _gain_by(rule.weight, label[row], gains)
+            least, most, relevant = min(least, gain), max(most, gain), relevant + gain
         rule.scale[query], rule.worth[query], exponent = 0.0, np.float32(0.0), 0
         worth, bound = 1.0, 1.0
         if rule.weight == _NDCG and most > 0:
@@ -288,13 +356,13 @@ def _weigh_pairs(label: Float32, begins: Int64, rule: PairRule, exponential: boo
             worth = math.ldexp(1.0, exponent) / ideal[query] if ideal[query] > 0 else 0.0
             bound = math.ldexp(most - least, -exponent) * (rule.steps[0] - rule.steps[n - 1]) * worth
         elif rule.weight == _MAP and relevant > 0:
-            worth = 1.0 / relevant
+            worth = 1.0 / (min(relevant, float(rule.top)) if n_neighbors > 0 and rule.top > 0 else relevant)
         for row in range(begin, begin + n):
-            gain = gain_of(label[row], exponential) if rule.weight == _NDCG else float(label[row])
+            gain = _gain_by(rule.weight, label[row], gains)
             rule.gain[row] = np.float32(math.ldexp(gain, -exponent))
         if n == 0 or least == most or bound <= 0:
             continue
-        pairs = float(n) * (min(rule.top, n) if rule.top > 0 else rule.drawn)
+        pairs = float(n) * (float(rule.drawn) * max(1, min(n_neighbors, n)) if rule.drawn > 0 else min(rule.top, n))
         bound = 2.0 * pairs * bound / (float(SCORE_UNIT) if rule.by_score else 1.0)
         scale = math.ldexp(1.0, SUM_BITS - math.frexp(bound)[1])
         rule.scale[query], rule.worth[query] = scale, np.float32(worth * scale)
@@ -302,17 +370,29 @@ def _weigh_pairs(label: Float32, begins: Int64, rule: PairRule, exponential: boo
 
 def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
     """Return the rule of a loss for queries; `label` and `begins` as of `Queries`."""
-    sizes = np.diff(begins)
-    most, n_queries, ideal = int(sizes.max(initial=0)), len(sizes), np.zeros(len(sizes))
-    steps = 1.0 / np.arange(1.0, most + 1.0) if loss.weight == PairWeight.MAP else discounts_of(most)
-    if loss.weight == PairWeight.NDCG:
-        ideal_gains(label, begins, steps, loss.top, loss.exponential, ideal)
+    sizes, orders = np.diff(begins), loss.orders
+    n_queries, ideal, gains = len(sizes), np.ones(len(sizes)), gain_table(loss.exponential, loss.label_gain)
+    steps = _steps_of(loss, int(sizes.max(initial=0)))
+    if loss.weight == PairWeight.NDCG and (orders is None or orders.by_ideal):
+        ideal_gains(label, begins, steps, loss.top, gains, ideal)
     rule = PairRule(
         int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
         np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
     )  # fmt: skip
-    _weigh_pairs(label, begins, rule, loss.exponential, ideal)
+    _weigh_pairs(label, begins, rule, gains, ideal, 0 if orders is None else orders.neighbors)
     return rule
+
+
+def _steps_of(loss: QueryLoss, n: int) -> Float64:
+    """Return what is known of places 0 to `n`, see `PairRule.steps`."""
+    orders = loss.orders
+    if orders is not None and orders.decay > 0:  # neighbors differ by what their pair counts
+        counted = PLACE_WEIGHT * np.cumprod(np.concatenate([np.ones(min(n, 1)), np.full(max(n - 1, 0), orders.decay)]))
+        return np.ascontiguousarray(np.cumsum(counted[::-1])[::-1])
+    steps = discounts_of(n) if loss.weight in (PairWeight.ONE, PairWeight.NDCG) else 1.0 / np.arange(1.0, n + 1.0)
+    if orders is not None and loss.top:
+        steps[loss.top :] = 0.0
+    return steps
 
 
 def query_tasks(begins: Int64, pairs_a_row: int, n_threads: int) -> list[tuple[int, int]]:
@@ -330,13 +410,13 @@ class QueryLoops:
     """Fills the gradients of a ranking loss, queries side by side on threads."""
 
     def __init__(self, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
-        self._queries, self._threads = queries, threads
-        self._rule = pair_rule(loss, queries.label, queries.begins)
-        self._tasks: Sequence[tuple[int, int]] = query_tasks(queries.begins, loss.top or loss.drawn, threads.count)
+        self._threads, self._rule = threads, pair_rule(loss, queries.label, queries.begins)
+        self._fill: Callable[..., None] = partial(fill_queries, queries, self._rule)
+        self._tasks: Sequence[tuple[int, int]] = query_tasks(queries.begins, loss.pairs_a_row, threads.count)
 
     def fill(self, key: np.uint64, margin: Float32, g: Float32, h: Float32) -> None:
         """Fill `g` and `h` of all rows of queries, float32 of shape (rows,); `key` : that of the round's draws."""
         self._threads.run([
-            partial(fill_queries, self._queries, self._rule, key, margin, g, h, first, last)
+            partial(self._fill, key, margin, g, h, first, last)
             for first, last in self._tasks
         ])  # fmt: skip

@@ -26,29 +26,29 @@ class QueryValue(IntEnum):
 
 
 class Measure(NamedTuple):
-    """What is computed of queries, as compiled code takes it."""
+    """What is computed of queries."""
 
     kind: int
     top: int
     """How many rows are the first ones."""
-    exponential: bool
-    """Whether the gain of a label is 2**label - 1, rather than the label."""
     otherwise: float
     """The value of queries without a relevant row."""
+    gains: tuple[float, ...]
+    """Gain of each label; () where a label is its gain."""
 
 
 _NDCG, _AVERAGE, _PRECISION = int(QueryValue.NDCG), int(QueryValue.AVERAGE_PRECISION), int(QueryValue.PRECISION)
 
 
 @njit(nogil=True, error_model="numpy")
-def _ndcg(label: Float32, order: Int64, top: int, exponential: bool, discounts: Float64) -> float:
+def _ndcg(label: Float32, order: Int64, top: int, gain: Float64, discounts: Float64) -> float:
     """Return the NDCG of the first rows."""
     ordered = np.sort(label)
     n = len(order)
     gains = ideal = 0.0
     for place in range(min(top, n)):
-        gains += discounts[place] * gain_of(label[order[place]], exponential)
-        ideal += discounts[place] * gain_of(ordered[n - 1 - place], exponential)
+        gains += discounts[place] * gain_of(label[order[place]], gain)
+        ideal += discounts[place] * gain_of(ordered[n - 1 - place], gain)
     return gains / ideal
 
 
@@ -73,19 +73,28 @@ def _of_hits(kind: int, label: Float32, order: Int64, top: int) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _fill_values(
+    kind: int, top: int, otherwise: float, gain: Float64, label: Float32, score: Float32, begins: Int64,
+    discounts: Float64, out: Float64,
+) -> None:  # fmt: skip
+    """Write the value of each query, see `query_values`."""
+    for query in range(len(begins) - 1):
+        rows = slice(begins[query], begins[query + 1])
+        own = label[rows]
+        if not own.max() > 0:
+            out[query] = otherwise
+            continue
+        order = np.argsort(-score[rows], kind="mergesort")
+        if kind == _NDCG:
+            out[query] = _ndcg(own, order, top, gain, discounts)
+        else:
+            out[query] = _of_hits(kind, own, order, top)
+
+
 def query_values(
     measure: Measure, label: Float32, score: Float32, begins: Int64, discounts: Float64, out: Float64
 ) -> None:
     """Write the value of each query into `out`, shape (queries,); `label`, `score` : of rows in the order of
     `Queries.order`, `discounts` : of as many places as the largest query has rows."""
-    for query in range(len(begins) - 1):
-        rows = slice(begins[query], begins[query + 1])
-        own = label[rows]
-        if not own.max() > 0:
-            out[query] = measure.otherwise
-            continue
-        order = np.argsort(-score[rows], kind="mergesort")
-        if measure.kind == _NDCG:
-            out[query] = _ndcg(own, order, measure.top, measure.exponential, discounts)
-        else:
-            out[query] = _of_hits(measure.kind, own, order, measure.top)
+    gain = np.array(measure.gains, np.float64)
+    _fill_values(measure.kind, measure.top, measure.otherwise, gain, label, score, begins, discounts, out)

@@ -60,6 +60,7 @@ class RankedLabels:
             overwrite(kernels.runtime, self._held[name], values)
         self._sorted = QueryOrder(kernels.runtime, sizes, block_bytes)
         self._bests: dict[Measure, DeviceArray] = {}
+        self._gains: dict[Measure, DeviceArray] = {}
 
     def rank(self, scores: DeviceArray) -> None:
         """Enqueue: labels are in the order of `scores` of all rows, float32 of shape (rows,) and any stride."""
@@ -81,12 +82,16 @@ class RankedLabels:
         """Enqueue: `state` becomes the exact sums of the values of queries times weights, and of weights; NaN where a
         score is. What queries are divided by goes to the device the first time, which is not recorded."""
         if measure not in self._bests:
-            self._bests[measure] = to_device(self._kernels.runtime, self._best(measure))
+            gains = np.array(measure.gains, np.float64)
+            self._bests[measure], self._gains[measure] = (
+                to_device(self._kernels.runtime, own) for own in (self._best(measure), gains)
+            )
         held = self._held
         self._kernels.add_values(
             len(self._begins) - 1, (
                 held["begins"], len(self._begins) - 1, held["ranked"], held["weights"], held["discounts"],
-                self._bests[measure], measure.kind, measure.top, int(measure.exponential), measure.otherwise,
+                self._bests[measure], measure.kind, measure.top, self._gains[measure], len(measure.gains),
+                measure.otherwise,
             ), state,
         )  # fmt: skip
 
@@ -96,7 +101,7 @@ class RankedLabels:
         counts = relevant[self._begins[1:]] - relevant[self._begins[:-1]]
         if measure.kind == QueryValue.NDCG:
             found, top = np.empty(len(sizes)), 0 if measure.top >= sizes.max(initial=0) else measure.top
-            ideal_gains(self._label, self._begins, self._discounts, top, measure.exponential, found)
+            ideal_gains(self._label, self._begins, self._discounts, top, np.array(measure.gains, np.float64), found)
         elif measure.kind == QueryValue.AVERAGE_PRECISION:
             found = np.minimum(counts, measure.top).astype(np.float64)
         else:

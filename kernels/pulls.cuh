@@ -1,0 +1,111 @@
+// What pairs of rows of a query add to both, by how much they would change a metric if they swapped their places:
+// `daskboost/devices/cpu/queries.py`, operation by operation.
+#pragma once
+
+#include "block.cuh"
+#include "elementary.cuh"
+
+#ifndef WEIGHT
+#define WEIGHT 1  // what pairs count: 0 the same, 1 the change of NDCG, 2 that of average precision
+#endif
+#define ONE 0
+#define NDCG 1
+#define MAP 2
+
+constexpr i32 LANES = 32;
+constexpr double SHARE = 0x1p55;  // 1 in sums of 1 / place
+
+struct Row {
+    float score, gain;
+    double above, below;
+};
+
+// Adds to a sum in global memory, or in shared memory, whose atomics are of 32 bits.
+template <bool SHARED>
+static __device__ __forceinline__ void add_to(u64* sum, i64 value) {
+    if (SHARED) {
+        u32* const halves = reinterpret_cast<u32*>(sum);
+        const u32 low = static_cast<u32>(value), before = atomicAdd(halves, low);
+        atomicAdd(halves + 1, static_cast<u32>(static_cast<u64>(value) >> 32) + (before + low < before ? 1u : 0u));
+    } else {
+        atomicAdd(sum, static_cast<u64>(value));
+    }
+}
+
+// What a pair adds to its rows.
+struct Pull {
+    i64 slope, curve;
+};
+
+// What a swap of two places changes, but for the gains. `is_right` : whether the row of more gain has the higher place.
+static __device__ __forceinline__ double change_of(const Row& a, const Row& b, bool is_right) {
+    return fabs(is_right ? a.above - b.above : a.below - b.below);
+}
+
+// The derivatives of `weight` log(1 + exp(t - s)), the second one `curves` times. `is_ahead` : whether s, the score of the
+// row of more gain, is the higher one.
+static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, float weight, bool is_ahead, bool by_score,
+                                               float curves) {
+    float difference = fabsf(a.score - b.score);
+    if (difference > 1e30f) difference = 1e30f;
+    const float odds = exp_of(-difference), both = 1.0f + odds, unit = by_score ? difference + 0.01f : 1.0f;
+    const float share = 1.0f / (both * unit), lost = share * unit;
+    weight *= share * both;
+    return {__float2ll_rn(weight * (is_ahead ? lost * odds : lost)),
+            __float2ll_rn(weight * curves * at_least(lost * lost * odds, 1e-16f))};
+}
+
+// Sums of g and h.
+struct Sums {
+    i64 g, h;
+};
+
+// Adds a pair whose first row is `a`.
+static __device__ __forceinline__ void add_pair(const Row& a, const Row& b, const Pull& pull, Sums& of_a, Sums& of_b) {
+    const i64 slope = a.gain > b.gain ? pull.slope : -pull.slope;
+    of_a.g -= slope;
+    of_a.h += pull.curve;
+    of_b.g += slope;
+    of_b.h += pull.curve;
+}
+
+template <bool SHARED>
+static __device__ __forceinline__ void add_sums(u64* sums, i32 place, const Sums& own) {
+    add_to<SHARED>(sums + 2 * place, own.g);
+    add_to<SHARED>(sums + 2 * place + 1, own.h);
+}
+
+// What gradients of a query whose scores are not finite are.
+static __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7FC00000u); }
+
+static __device__ __forceinline__ float gradient_of(i64 sum, double scale, double factor) {
+    return static_cast<float>(static_cast<double>(sum) / scale * factor);
+}
+
+// Relevant rows, and their shares of 1 / place, before a thread's stretch of rows, of all before it in its block.
+struct Shares {
+    i32 relevant;
+    i64 shares;
+
+    __device__ __forceinline__ void add(float gain, double step) {
+        if (gain > 0) ++relevant, shares += static_cast<i64>(rint(step * SHARE));
+    }
+};
+
+// The sum over the threads before; all threads of the block call it. Storage: one value of each kind for a warp.
+static __device__ __forceinline__ Shares shares_before(Shares own, i64* of_shares, i32* of_relevant) {
+    const u32 warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    Shares found = {running_sum_of_warp(own.relevant), running_sum_of_warp(own.shares)};
+    if (lane == LANES - 1) of_relevant[warp] = found.relevant, of_shares[warp] = found.shares;
+    __syncthreads();
+    found.relevant -= own.relevant, found.shares -= own.shares;
+    for (u32 w = 0; w < warp; ++w) found.relevant += of_relevant[w], found.shares += of_shares[w];
+    __syncthreads();
+    return found;
+}
+
+// A thread's places among `n`, which follow one another.
+static __device__ __forceinline__ i32 stretch_begin(i32 n, u32 thread) {
+    const i32 each = (n + blockDim.x - 1) / blockDim.x;
+    return min(static_cast<i32>(thread) * each, n);
+}
