@@ -221,8 +221,8 @@ def query_bytes(size: FitSize) -> int:
         return bytes_of(shapes) + 8 * size.n_rounds
     n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
     known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
-    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles)) + bytes_of(sort_shapes(n_rows, n_tiles))
-    return known + large + 8 * size.n_rounds
+    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, counts.n_rows))
+    return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds
 
 
 def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) -> tuple[int, int, int]:

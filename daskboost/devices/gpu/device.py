@@ -34,6 +34,7 @@ from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, 
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.rows.vector_rows import VectorRows
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.rows.yetirank import OrderKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
@@ -259,7 +260,7 @@ class GpuDevice:
     def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryKernels | ListKernels:
         if isinstance(loss, ListLoss):
             return ListKernels(self._runtime, loss, queries)
-        return QueryKernels(self._runtime, loss, queries)
+        return (QueryKernels if loss.orders is None else OrderKernels)(self._runtime, loss, queries)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
