@@ -68,11 +68,12 @@ def ranking_spread(params: Mapping[str, Any], train: Part, rounds: int) -> list[
     the last."""
     from daskboost.devices.cpu.queries import Queries, QueryLoops
     from daskboost.devices.cpu.threads import Threads
+    from daskboost.devices.losses import QueryLoss
     from daskboost.engine.query_rows import QueryRows
     from daskboost.objectives.objective_names import make_objective
 
     loss = make_objective(params["objective"]).query_loss
-    assert loss is not None and train.group is not None
+    assert isinstance(loss, QueryLoss) and train.group is not None
     rows = QueryRows.of(train.group, train.y, None)
     queries = Queries(rows.order, rows.begins, rows.label, rows.order.astype(np.uint64), rows.factors(by_weight=True))
     spread = []

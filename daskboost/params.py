@@ -137,6 +137,10 @@ class TrainParams:
     """Where ``reg:pseudohubererror`` turns from squares to absolute values."""
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
+    querysoftmax_beta: float = 1.0
+    """What scores are multiplied by in ``querysoftmax``."""
+    querysoftmax_lambda: float = 0.01
+    """What is added to the second derivative of each row in ``querysoftmax``."""
     lambdarank_pair_method: str = "topk"
     """Pairs of ``rank:*`` objectives: ``topk``, those of a query's rows of highest scores with all that score less; or
     ``mean``, some drawn for each row."""
@@ -336,6 +340,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "random_state": (-(2**63), 2**64, False, True),
     "huber_slope": (0, _INF, True, True),
     "tweedie_variance_power": (1, 2, False, True),
+    "querysoftmax_beta": (0, 1e6, True, True),
+    "querysoftmax_lambda": (0, 1e6, False, True),
     "yetirank_decay": (0, 1, True, False),
     "yetirank_noise_power": (0, 1e6, False, True),
     "certify_tolerance": (0, 1, False, False),

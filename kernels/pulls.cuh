@@ -6,11 +6,13 @@
 #include "elementary.cuh"
 
 #ifndef WEIGHT
-#define WEIGHT 1  // what pairs count: 0 the same, 1 the change of NDCG, 2 that of average precision
+#define WEIGHT 1  // what pairs count, as `PairWeight` numbers it
 #endif
 #define ONE 0
 #define NDCG 1
 #define MAP 2
+#define MRR 3
+#define ERR 4
 
 constexpr i32 LANES = 32;
 constexpr double SHARE = 0x1p55;  // 1 in sums of 1 / place
@@ -90,6 +92,11 @@ struct Shares {
     __device__ __forceinline__ void add(float gain, double step) {
         if (gain > 0) ++relevant, shares += static_cast<i64>(rint(step * SHARE));
     }
+
+    // What a place counts in a pair whose higher row has more gain, where that goes by average precision.
+    __device__ __forceinline__ double above(double step) const {
+        return static_cast<double>(relevant) * step - static_cast<double>(shares) * (1.0 / SHARE);
+    }
 };
 
 // The sum over the threads before; all threads of the block call it. Storage: one value of each kind for a warp.
@@ -102,6 +109,30 @@ static __device__ __forceinline__ Shares shares_before(Shares own, i64* of_share
     for (u32 w = 0; w < warp; ++w) found.relevant += of_relevant[w], found.shares += of_shares[w];
     __syncthreads();
     return found;
+}
+
+// The same where `n_before` tiles come before the block's, whose sums are in `of_tiles` before `tile`, (relevant, shares) each.
+template <u32 N_THREADS>
+static __device__ __forceinline__ Shares shares_before(Shares own, const i64* of_tiles, i64 tile, i32 n_before,
+                                                       i64* storage, i64* of_shares, i32* of_relevant) {
+    i64 relevant = 0, shares = 0;
+    for (i32 i = threadIdx.x; i < n_before; i += N_THREADS) {
+        relevant += of_tiles[2 * (tile - 1 - i)];
+        shares += of_tiles[2 * (tile - 1 - i) + 1];
+    }
+    relevant = sum_of_block<N_THREADS>(relevant, storage);
+    shares = sum_of_block<N_THREADS>(shares, storage);  // which thread 0 adds to what it has, for all others
+    if (threadIdx.x == 0) own.relevant += static_cast<i32>(relevant), own.shares += shares;
+    const Shares found = shares_before(own, of_shares, of_relevant);
+    return threadIdx.x == 0 ? Shares{static_cast<i32>(relevant), shares} : found;
+}
+
+// Writes the sum over the threads of a block as its tile's, see above.
+template <u32 N_THREADS>
+static __device__ __forceinline__ void write_shares(const Shares& own, i64* of_tiles, i64 tile, i64* storage) {
+    const i64 relevant = sum_of_block<N_THREADS>(static_cast<i64>(own.relevant), storage);
+    const i64 shares = sum_of_block<N_THREADS>(own.shares, storage);
+    if (threadIdx.x == 0) of_tiles[2 * tile] = relevant, of_tiles[2 * tile + 1] = shares;
 }
 
 // A thread's places among `n`, which follow one another.

@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     own = shares_before(own, of_shares, of_relevant);
     for (i32 i = from; i < to; ++i) {
         own.add(by_place[i], steps[i]);
-        aboves[i] = static_cast<double>(own.relevant) * steps[i] - static_cast<double>(own.shares) * (1.0 / SHARE);
+        aboves[i] = own.above(steps[i]);
     }
     __syncthreads();
 #endif
@@ -289,9 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
         const i64 place = tile.first + i;
         own.add(gains[begins[tile.query] + static_cast<u32>(keys[tile.base + place])], steps[place]);
     }
-    const i64 relevant = sum_of_block<THREADS>(static_cast<i64>(own.relevant), storage);
-    const i64 shares = sum_of_block<THREADS>(own.shares, storage);
-    if (threadIdx.x == 0) of_tiles[2 * blockIdx.x] = relevant, of_tiles[2 * blockIdx.x + 1] = shares;
+    write_shares<THREADS>(own, of_tiles, blockIdx.x, storage);
 }
 
 // Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
@@ -313,24 +311,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     __shared__ i64 of_shares[WARPS];
     __shared__ i64 storage[WARPS];
     __shared__ i32 of_relevant[WARPS];
-    const i32 n_before = static_cast<i32>(tile.first / TILE);
-    i64 relevant = 0, shares = 0;
-    for (i32 i = threadIdx.x; i < n_before; i += THREADS) {
-        relevant += of_tiles[2 * (blockIdx.x - 1 - i)];
-        shares += of_tiles[2 * (blockIdx.x - 1 - i) + 1];
-    }
-    relevant = sum_of_block<THREADS>(relevant, storage);
-    shares = sum_of_block<THREADS>(shares, storage);  // which thread 0 adds to what it has, for all others
+    __syncthreads();
     const i32 begin = stretch_begin(tile.size(), threadIdx.x), end = stretch_begin(tile.size(), threadIdx.x + 1);
     Shares own = {0, 0};
     for (i32 i = begin; i < end; ++i) own.add(by_place[from + i], steps[tile.first + i]);
-    if (threadIdx.x == 0) own.relevant += static_cast<i32>(relevant), own.shares += shares;
-    Shares before = shares_before(own, of_shares, of_relevant);
-    if (threadIdx.x == 0) before = {static_cast<i32>(relevant), shares};
+    const i32 n_before = static_cast<i32>(tile.first / TILE);
+    Shares before = shares_before<THREADS>(own, of_tiles, blockIdx.x, n_before, storage, of_shares, of_relevant);
     for (i32 i = begin; i < end; ++i) {
-        const double step = steps[tile.first + i];
-        before.add(by_place[from + i], step);
-        aboves[from + i] = static_cast<double>(before.relevant) * step - static_cast<double>(before.shares) * (1.0 / SHARE);
+        before.add(by_place[from + i], steps[tile.first + i]);
+        aboves[from + i] = before.above(steps[tile.first + i]);
     }
 #endif
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 import numpy as np
 
@@ -128,3 +129,29 @@ class QueryLoss:
     def pairs_a_row(self) -> int:
         """Return how many pairs a row of a large query begins."""
         return self.drawn * (1 if self.orders is None else self.orders.neighbors) or self.top
+
+
+class ListKernel(IntEnum):
+    """What a loss of all rows of a query together is (`kernels/query_lists.cu`)."""
+
+    SOFTMAX = 0
+    """Cross-entropy of the softmax of scores with the labels."""
+    RMSE = 1
+    """Squared error, from which the mean residual of the query is taken away."""
+
+
+@dataclass(frozen=True)
+class ListLoss:
+    """A loss of all rows of a query together, in time that grows as their number."""
+
+    kernel: ListKernel
+    beta: float = 1.0
+    """What scores are multiplied by, of SOFTMAX."""
+    penalty: float = 0.0
+    """What is added to the second derivative of each row, of SOFTMAX, for a unit of the sum of labels and of `beta`."""
+    drawn: ClassVar[int] = 0
+    """No pairs are drawn."""
+
+
+AnyQueryLoss = QueryLoss | ListLoss
+"""A loss whose gradients need the rows of a query together."""

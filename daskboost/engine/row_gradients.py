@@ -14,6 +14,7 @@ from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
+from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.devices.protocols import Device, RowGradients
 from daskboost.devices.row_order import Following
@@ -353,7 +354,7 @@ class QueryGradients(Gradients):
     def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
         """See `Gradients.recorded`; they are computed within a round."""
         kernels = self._loops
-        assert isinstance(kernels, QueryKernels)
+        assert isinstance(kernels, QueryKernels | ListKernels)
         kernels.follow(keys.of_rounds, keys.ended)
         for own in stored.stored():
             own.fill(0)

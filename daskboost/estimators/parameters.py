@@ -79,6 +79,10 @@ SHARED_PARAMETERS = """
         Of ``reg:pseudohubererror``.
     tweedie_variance_power : float in [1, 2), default 1.5
         Of ``reg:tweedie``.
+    querysoftmax_beta : float, default 1
+        What scores are multiplied by in ``querysoftmax``.
+    querysoftmax_lambda : float, default 0.01
+        What is added to the second derivative of each row in ``querysoftmax``.
     lambdarank_pair_method : {"topk", "mean"}
         Pairs of rows in rankings: of each of the rows with the highest scores of a query with all that score less, or
         some drawn for each row.
@@ -266,6 +270,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     quantile_alpha: Any = TrainParams.quantile_alpha
     huber_slope: float = TrainParams.huber_slope
     tweedie_variance_power: float = TrainParams.tweedie_variance_power
+    querysoftmax_beta: float = TrainParams.querysoftmax_beta
+    querysoftmax_lambda: float = TrainParams.querysoftmax_lambda
     lambdarank_pair_method: str = TrainParams.lambdarank_pair_method
     lambdarank_num_pair_per_sample: int | None = TrainParams.lambdarank_num_pair_per_sample
     lambdarank_normalization: bool = TrainParams.lambdarank_normalization

@@ -134,7 +134,7 @@ def document(booster: Booster) -> dict[str, Any]:
                 "num_feature": str(schema.n_features),
                 "num_target": "1" if multiclass else str(booster.n_outputs),
             },
-            "objective": dict(objective.config()),
+            "objective": dict(objective.foreign_config()),
         },
         "version": _LEAVES_VERSION if booster.has_vectors else _SCALAR_VERSION if scalar else _VECTOR_VERSION,
     }
@@ -153,12 +153,15 @@ def _base_score(booster: Booster) -> tuple[str, bool]:
 
 
 def _own_attribute(booster: Booster) -> dict[str, str]:
-    encoder = booster.schema.encoder
-    if not booster.params and encoder is None:
+    encoder, objective = booster.schema.encoder, booster.objective.config()
+    is_foreign = objective != booster.objective.foreign_config()
+    if not booster.params and encoder is None and not is_foreign:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
     if isinstance(encoder, Encoder):
         own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.parts}
+    if is_foreign:
+        own["objective"] = objective
     return {ATTRIBUTE: "".join(_plain_json(own))}
 
 

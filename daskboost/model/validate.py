@@ -52,7 +52,8 @@ def read_model(document: object) -> Booster:
     root = _object(document, "the document")
     _check_version(root)
     learner = _child(root, "learner")
-    objective = objective_from_config(_child(learner, "objective"))
+    attributes, params, encoder, own_objective = _attributes(learner)
+    objective = objective_from_config(_child(learner, "objective") if own_objective is None else own_objective)
     param = _child(learner, "learner_model_param")
     n_features = _count(param, "num_feature", MAX_FEATURES)
     n_outputs = max(_count(param, "num_class", MAX_OUTPUTS), _count(param, "num_target", MAX_OUTPUTS, 1), 1)
@@ -68,7 +69,6 @@ def read_model(document: object) -> Booster:
             "rounds with one multi_strategy"
         )
     outputs = _integers(model, "tree_info", len(trees), 0, n_outputs)
-    attributes, params, encoder = _attributes(learner)
     return Booster(
         trees=trees,
         tree_outputs=tuple(outputs.tolist()),
@@ -341,13 +341,14 @@ def _encoded(schema: FeatureSchema, encoder: Encoder | None) -> FeatureSchema:
         fail(str(error))
 
 
-def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], Encoder | None]:
-    """The user's attributes, and the parameters of the training and the encoder from our own."""
+def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], Encoder | None, object]:
+    """The user's attributes, and from our own the parameters of the training, the encoder, and the objective that
+    XGBoost lacks, or None."""
     attributes = dict(_child(learner, "attributes")) if "attributes" in learner else {}
     if not all(map(_is_text, [*attributes, *attributes.values()])):
         fail("'attributes' holds values that are not texts")
     if ATTRIBUTE not in attributes:
-        return attributes, {}, None
+        return attributes, {}, None, None
     try:
         own = json.loads(attributes.pop(ATTRIBUTE))
         version, params = own["version"], own["params"]
@@ -360,7 +361,7 @@ def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, s
         raise ModelFormatError(
             f"attribute {ATTRIBUTE!r} has version {version}, newer than {PAIRS_VERSION}; update daskboost"
         )
-    return attributes, params, encoder
+    return attributes, params, encoder, own.get("objective")
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss, LinkKernel, QueryLoss
+from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, LinkKernel
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
@@ -204,8 +204,8 @@ class Objective(ABC):
         return None
 
     @property
-    def query_loss(self) -> QueryLoss | None:
-        """The loss of rows of queries together, as one that ranks them has; its gradients are computed by query, and
+    def query_loss(self) -> AnyQueryLoss | None:
+        """The loss of the rows of a query together, of one that ranks them; its gradients are computed by query, and
         never by `gradients`. None where a row's gradient depends on that row alone."""
         return None
 

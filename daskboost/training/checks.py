@@ -37,6 +37,7 @@ LOSS_PARAMETERS = {
         "lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization",
         "lambdarank_score_normalization",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
+    **dict.fromkeys(("querysoftmax_beta", "querysoftmax_lambda"), "objective='querysoftmax'"),
     "ndcg_exp_gain": "objectives 'rank:*' and 'yetirank', and of eval_metric='ndcg' beside any",
     "label_gain": "objectives 'rank:ndcg' and 'yetirank', and of eval_metric='ndcg' beside any",
     **dict.fromkeys((

@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices.query_fills import KEY, check_bits, fill, make_rows
 from kernels.runtimes import RUNTIMES
 from reference.ranking import ranking_gradients
 from strategies.pairs import pairs_of
 
-from daskboost.devices.cpu.queries import Queries, QueryLoops
-from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.rows.queries import QueryKernels, block_bytes
+from daskboost.devices.gpu.rows.queries import block_bytes
 from daskboost.devices.gpu.rows.query_order import most_block_rows
-from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.engine.query_rows import QueryRows
 
-KEY = 77
+WEIGHTS = (PairWeight.ONE, PairWeight.NDCG, PairWeight.MAP)
 MakeRuntime = Callable[[], Runtime] | None
 RULES = pairs_of({
-    "weight": tuple(PairWeight), "pairs": ((32, 0), (1, 0), (70, 0), (0, 1), (0, 3)), "exponential": (True, False),
+    "weight": WEIGHTS, "pairs": ((32, 0), (1, 0), (70, 0), (0, 1), (0, 3)), "exponential": (True, False),
     "normalized": (True, False), "by_score": (True, False), "weighted": (True, False),
     "ties": ("none", "some", "all"),
 })  # fmt: skip
@@ -34,38 +32,6 @@ SIZES = (1, 2, 33, 0, 120, 7, 128, 129, 300, 64)
 def make_loss(case: dict[str, Any]) -> QueryLoss:
     top, drawn = case["pairs"]
     return QueryLoss(case["weight"], top, drawn, case["exponential"], case["normalized"], case["by_score"])
-
-
-def make_rows(loss: QueryLoss, sizes: tuple[int, ...], ties: str, weighted: bool) -> tuple[Any, ...]:
-    """Return queries, labels, margins and weights of rows in no order; one query has one label."""
-    rng = np.random.default_rng(len(sizes))
-    qid = np.repeat(np.arange(len(sizes)), sizes)
-    n = len(qid)
-    label = rng.integers(0, 2 if loss.weight == PairWeight.MAP else 5, n).astype(np.float32)
-    label[qid == 5] = 1
-    margin = rng.normal(size=n).astype(np.float32) * 2
-    margin = {"none": margin, "some": margin.round(1), "all": np.zeros_like(margin)}[ties]
-    weight = rng.uniform(0.5, 3, len(sizes))[qid].astype(np.float32) if weighted else None
-    if weight is not None:
-        weight[::9] = 0
-    order = rng.permutation(n)
-    return qid[order], label[order], margin[order], None if weight is None else weight[order]
-
-
-def fill(loss: QueryLoss, rows: tuple[Any, ...], runtime: Runtime | None) -> tuple[Any, Any]:
-    """Return g and h of rows as a fit computes them, on a CPU where there is no GPU; rows of no query have 0."""
-    qid, label, margin, weight = rows
-    found = QueryRows.of(qid, label, weight)
-    ids = found.order.astype(np.uint64) + 5 if loss.drawn else np.empty(0, np.uint64)
-    queries = Queries(found.order, found.begins, found.label, ids, found.factors(by_weight=True))
-    if runtime is None:
-        g, h, pool = np.zeros(len(qid), np.float32), np.zeros(len(qid), np.float32), Threads(1)
-        QueryLoops(loss, queries, pool).fill(np.uint64(KEY), margin, g, h)
-        pool.close()
-        return g, h
-    g, h = runtime.xp.zeros(len(qid), np.float32), runtime.xp.zeros(len(qid), np.float32)
-    QueryKernels(runtime, loss, queries).fill(np.uint64(KEY), runtime.xp.asarray(margin), g, h)
-    return to_host(g), to_host(h)
 
 
 @cache
@@ -92,14 +58,9 @@ def test_rules(number: int, make_runtime: MakeRuntime) -> None:
     check_bits(fill(loss, rows_of(number), make_runtime()), of_cpu(number))
 
 
-def check_bits(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
-
-
 LOSSES = [
     QueryLoss(weight, 0 if drawn else 70 if weight == PairWeight.MAP else 32, drawn, True, True, True)
-    for weight in PairWeight for drawn in (0, 2)
+    for weight in WEIGHTS for drawn in (0, 2)
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from strategies.pairs import pairs_of
 from daskboost.data.input.labels import LabelStats
 from daskboost.devices.cpu.queries import Queries, QueryLoops, query_tasks
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.losses import QueryLoss
 from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.objective_names import make_objective, objective_from_config
@@ -63,7 +64,7 @@ def test_gradients_are_those_of_pairs(case: dict[str, Any]) -> None:
         weight[::9] = 0
         weight[qid == 3] = 0
     loss = make_objective(name, params).query_loss
-    assert loss is not None
+    assert isinstance(loss, QueryLoss)
     found, expected = fill(loss, qid, label, margin, weight), ranking_gradients(loss, qid, label, margin, weight, KEY)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.devices.losses import Noise, PairWeight, QueryLoss
 from daskboost.dtypes import Float64
 from daskboost.hashing import draws
 
@@ -22,8 +22,9 @@ def ranking_gradients(
     counted = np.ones(len(label), bool) if weight is None else np.asarray(weight) > 0
     queries = [np.flatnonzero((qid == query) & counted) for query in np.unique(qid[counted])]
     own = [1.0 if weight is None else float(weight[rows[0]]) for rows in queries]
+    of_one = query_gradients if loss.orders is None else order_gradients
     for rows, of_query in zip(queries, own, strict=True):
-        found = np.array(query_gradients(loss, label[rows], margin[rows], rows if ids is None else ids[rows], key))
+        found = np.array(of_one(loss, label[rows], margin[rows], rows if ids is None else ids[rows], key))
         g[rows], h[rows] = found * of_query * len(queries) / sum(own)
     return g, h
 
@@ -76,14 +77,76 @@ def metric_change(loss: QueryLoss, labels: Sequence[float], a: int, b: int) -> f
     swapped[a], swapped[b] = labels[b], labels[a]
     if loss.weight == PairWeight.MAP:
         return average_precision(swapped, len(labels)) - average_precision(labels, len(labels))
-    gains = dcg(swapped, len(labels), loss.exponential) - dcg(labels, len(labels), loss.exponential)
-    return gains / dcg(sorted(labels, reverse=True), loss.top or len(labels), loss.exponential)
+    n, gains = len(labels), loss.label_gain or loss.exponential
+    ideal = dcg(sorted(labels, reverse=True), loss.top or n, gains)
+    return (dcg(swapped, n, gains) - dcg(labels, n, gains)) / ideal if ideal > 0 else 0.0
 
 
-def dcg(labels: Sequence[float], top: int, exponential: bool) -> float:
+Gains = bool | Sequence[float]
+"""Whether the gain of a label is 2**label - 1, rather than the label; or the gain of each label."""
+
+
+def dcg(labels: Sequence[float], top: int, exponential: Gains) -> float:
     """Return the discounted gains of the first `top` labels of a ranking."""
-    gains = [2.0**label - 1 if exponential else label for label in labels]
+    if isinstance(exponential, bool):
+        gains = [2.0**label - 1 if exponential else label for label in labels]
+    else:
+        gains = [exponential[int(label)] for label in labels]
     return sum(gain / math.log2(place + 2) for place, gain in enumerate(gains[:top]))
+
+
+def order_gradients(loss: QueryLoss, label: Any, margin: Any, rows: Any, key: int) -> tuple[Float64, Float64]:
+    """Return g and h of the rows of one query, of pairs of neighbors in noisy orders."""
+    orders, n = loss.orders, len(label)
+    assert orders is not None
+    g, h = np.zeros(n), np.zeros(n)
+    keys = draws(np.uint64(key), np.asarray(rows, np.uint64))
+    for number in range(loss.drawn):
+        noisy = [np.float32(float(margin[i]) + orders.power * noise(orders.noise, int(own[0])))
+                 for i, own in enumerate(draws(each, np.array([number], np.uint64)) for each in keys)]  # fmt: skip
+        order = sorted(range(n), key=lambda i: (-noisy[i], i))
+        labels = [float(label[i]) for i in order]
+        for a in range(n):
+            for b in range(a + 1, min(n, a + 1 + orders.neighbors)):
+                if labels[a] == labels[b]:
+                    continue
+                swapped = list(labels)
+                swapped[a], swapped[b] = labels[b], labels[a]
+                change = abs(order_value(loss, swapped) - order_value(loss, labels))
+                high, low = (order[a], order[b]) if labels[a] > labels[b] else (order[b], order[a])
+                chance = 1 / (1 + math.exp(float(margin[low]) - float(margin[high])))
+                g[high] -= (1 - chance) * change / loss.drawn
+                g[low] += (1 - chance) * change / loss.drawn
+                h[[high, low]] += chance * (1 - chance) * change / loss.drawn
+    return g, h
+
+
+def noise(kind: Noise, bits: int) -> float:
+    """Return what is added to a score by 64 random bits."""
+    u = ((bits >> 32) + 0.5) / 2**32
+    return -math.log(-math.log(u)) if kind == Noise.GUMBEL else math.log(u / (1 - u))
+
+
+def order_value(loss: QueryLoss, labels: Sequence[float]) -> float:
+    """Return the metric of a loss of noisy orders, for labels by place."""
+    orders, n = loss.orders, len(labels)
+    assert orders is not None
+    top = loss.top or n
+    if orders.decay:  # neighbors k and k + 1 change it by 0.15 * decay**k times the difference of their labels
+        shares = 0.15 * orders.decay ** np.arange(n)
+        return float(np.asarray(labels) @ shares[::-1].cumsum()[::-1])
+    if loss.weight == PairWeight.MAP:
+        return average_precision(labels, top) if any(labels) else 0.0
+    if loss.weight == PairWeight.MRR:
+        return next((1 / (place + 1) for place, label in enumerate(labels[:top]) if label > 0), 0.0)
+    if loss.weight == PairWeight.ERR:
+        value, looks = 0.0, 1.0
+        for place, label in enumerate(labels[:top]):
+            value += looks * label / (place + 1)
+            looks *= 1 - label
+        return value
+    gains = loss.label_gain or loss.exponential
+    return dcg(labels, top, gains) / (dcg(sorted(labels, reverse=True), top, gains) if orders.by_ideal else 1.0)
 
 
 def average_precision(labels: Sequence[float], top: int) -> float:
@@ -111,7 +174,7 @@ def area(label: Any, score: Any) -> float:
     return sum(found) / len(found) if found else math.nan
 
 
-def ranking_metric(name: str, top: int, minus: bool, exponential: bool, queries: Sequence[tuple[Any, Any, float]]
+def ranking_metric(name: str, top: int, minus: bool, exponential: Gains, queries: Sequence[tuple[Any, Any, float]]
                    ) -> float:  # fmt: skip
     """Return the weighted mean over queries, (label, score, weight) each, whose rows of equal scores stay in order."""
     values = []

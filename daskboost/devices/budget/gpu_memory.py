@@ -21,6 +21,7 @@ from daskboost.devices.gpu.rows.metrics import (
     sum_shapes,
 )
 from daskboost.devices.gpu.rows.queries import block_bytes, large_shapes, row_shapes
+from daskboost.devices.gpu.rows.query_lists import large_parts, list_shapes
 from daskboost.devices.gpu.rows.query_order import TILE, BlockBytes, most_block_rows, padded, sort_shapes
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
@@ -43,6 +44,7 @@ from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES,
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 from daskboost.devices.gpu.trees.split_sets import set_shapes
+from daskboost.devices.losses import ListLoss
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -208,14 +210,19 @@ def gradients_bytes(size: FitSize) -> int:
 
 
 def query_bytes(size: FitSize) -> int:
-    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws."""
+    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, or of `ListKernels`."""
     if size.queries is None or size.query_loss is None:
         return 0
     loss, counts = size.query_loss, size.queries
+    if isinstance(loss, ListLoss):
+        n_parts = [(large_parts(own), n) for own, n in counts.of_sizes]
+        n_large = sum(n for own, n in n_parts if own)
+        shapes = list_shapes(loss, counts.n_rows, counts.n_queries, n_large, sum(own * n for own, n in n_parts))
+        return bytes_of(shapes) + 8 * size.n_rounds
     n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
     known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
-    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles)) + bytes_of(sort_shapes(n_rows, n_tiles))
-    return known + large + 8 * size.n_rounds
+    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, counts.n_rows))
+    return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds
 
 
 def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from daskboost.devices.budget.set_size import SetSize
-from daskboost.devices.losses import QueryLoss
+from daskboost.devices.losses import AnyQueryLoss
 from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
-    query_loss: QueryLoss | None = None
+    query_loss: AnyQueryLoss | None = None
     """The loss, where it is of queries."""
     queries: QueryCounts | None = None
     """Queries of the training rows that such a loss has."""

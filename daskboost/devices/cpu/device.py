@@ -12,6 +12,7 @@ import numpy as np
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.losses import LOSSES, GradientLoops
 from daskboost.devices.cpu.queries import Queries, QueryLoops
+from daskboost.devices.cpu.query_lists import ListLoops
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
@@ -20,7 +21,7 @@ from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
-from daskboost.devices.losses import DeviceLoss, QueryLoss
+from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, ListLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols
 
@@ -122,7 +123,9 @@ class CpuDevice:
         """Return the row state; `room_rows` makes no difference, since memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryLoops:
+    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryLoops | ListLoops:
+        if isinstance(loss, ListLoss):
+            return ListLoops(loss, queries, self.threads)
         return (QueryLoops if loss.orders is None else OrderLoops)(loss, queries, self.threads)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:

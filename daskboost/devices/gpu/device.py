@@ -27,19 +27,21 @@ from daskboost.devices.gpu.rows.gradients import (
 )
 from daskboost.devices.gpu.rows.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.rows.queries import QueryKernels
+from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows, as_columns
 from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, RoomSize
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.rows.vector_rows import VectorRows
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.rows.yetirank import OrderKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
-from daskboost.devices.losses import DeviceLoss, QueryLoss
+from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, ListLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import format_bytes
@@ -255,8 +257,10 @@ class GpuDevice:
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""
 
-    def query_loops(self, loss: QueryLoss, queries: Queries) -> QueryKernels:
-        return QueryKernels(self._runtime, loss, queries)
+    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryKernels | ListKernels:
+        if isinstance(loss, ListLoss):
+            return ListKernels(self._runtime, loss, queries)
+        return (QueryKernels if loss.orders is None else OrderKernels)(self._runtime, loss, queries)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""

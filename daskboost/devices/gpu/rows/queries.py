@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
+from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.query_order import THREADS, TILE, LargeQueries, QueryOrder, padded, room
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
@@ -25,24 +26,39 @@ PART_THREADS = 128
 
 def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
-    of_row = 12 + 8 * (loss.weight == PairWeight.MAP) + 20 * (loss.drawn > 0)
+    if loss.orders is not None:
+        return (32 + 8 * _has_aboves(loss)) * room(n_rows)
+    of_row = 12 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
     return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
+
+
+def _has_aboves(loss: QueryLoss) -> bool:
+    """Whether what a pair counts is written for each place."""
+    return loss.weight in (PairWeight.MAP, PairWeight.ERR)
 
 
 def row_shapes(loss: QueryLoss, n_rows: int, n_queries: int, most: int) -> Shapes:
     """Return the shapes of what is known of rows and queries for all rounds, `most` rows in the largest query."""
-    n_drawn = n_rows if loss.drawn else 0
+    n_drawn, has_pairs = n_rows if loss.drawn else 0, loss.orders is None
     return {
         "order": ((n_rows,), np.uint32), "gains": ((n_rows,), np.float32), "begins": ((n_queries + 1,), np.int64),
         "scales": ((n_queries,), np.float64), "factors": ((n_queries,), np.float64),
         "worths": ((n_queries,), np.float32), "steps": ((most,), np.float64),
-        "by_label": ((n_drawn,), np.uint32), "groups": ((n_drawn, 2), np.uint32), "ids": ((n_drawn,), np.uint64),
+        "by_label": ((n_drawn * has_pairs,), np.uint32), "groups": ((n_drawn * has_pairs, 2), np.uint32),
+        "ids": ((n_drawn,), np.uint64), "fades": ((n_rows * (loss.weight == PairWeight.ERR),), np.uint32),
     }  # fmt: skip
 
 
-def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int) -> Shapes:
+def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all_rows: int) -> Shapes:
     """Return the shapes of what queries that have no block take, once sorted; `n_rows` : of these, each query's
-    padded."""
+    padded; `all_rows` : of all queries."""
+    if loss.orders is not None:
+        has_firsts = loss.weight == PairWeight.MRR
+        return {
+            "sums": ((n_rows, 2), np.uint64), "aboves": ((n_rows * _has_aboves(loss),), np.float64),
+            "of_tiles": ((n_tiles * (loss.weight != PairWeight.NDCG), 2), np.int64),
+            "firsts": ((n_queries * has_firsts, 2), np.int32), "noisy": ((all_rows * (n_tiles > 0),), np.float32),
+        }  # fmt: skip
     of_map, of_drawn = loss.weight == PairWeight.MAP, loss.drawn > 0
     return {
         "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows,), np.float32),
@@ -68,14 +84,14 @@ class QueryKernels:
         sizes = np.diff(queries.begins)
         rule = pair_rule(loss, queries.label, queries.begins)
         self._held = make_arrays(runtime, row_shapes(loss, len(queries.label), len(sizes), len(rule.steps)))
-        for name, values in _held(queries, rule).items():
+        for name, values in self._tables(queries, rule).items():
             overwrite(runtime, self._held[name], values)
         self._draw_keys = runtime.xp.zeros(1, np.uint64)
         self._ended: DeviceArray | None = None
         self._sorted = QueryOrder(runtime, sizes, partial(block_bytes, loss))
         large = self._sorted.large
         self._of_large = {} if large is None else make_arrays(
-            runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles)
+            runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles, len(queries.label))
         )  # fmt: skip
 
     def fill(self, key: np.uint64, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
@@ -101,6 +117,14 @@ class QueryKernels:
             )  # fmt: skip
         if self._sorted.large is not None:
             self._fill_large(self._sorted.large, margin, g, h)
+
+    def _tables(self, queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
+        """Return what is known of rows and queries for all rounds, by the names of `row_shapes`."""
+        found = held(queries, rule)
+        if rule.drawn:
+            by_label, groups = label_groups(queries.label, queries.begins)
+            found |= {"by_label": by_label, "groups": groups, "ids": queries.ids}
+        return found
 
     @property
     def _draws(self) -> tuple[DeviceArray | None, ...]:
@@ -138,13 +162,13 @@ class QueryChunk:
 
     Parameters
     ----------
-    kernels : QueryKernels
+    kernels : QueryKernels or ListKernels
     stored : StoredChunk
         Where they are stored; those of rows of no query stay as they are.
     margin : float32, shape (rows,)
     """
 
-    def __init__(self, kernels: QueryKernels, stored: StoredChunk, margin: DeviceArray) -> None:
+    def __init__(self, kernels: QueryKernels | ListKernels, stored: StoredChunk, margin: DeviceArray) -> None:
         self._kernels, self._stored, self._margin = kernels, stored, margin
 
     def find_range(self, tops: DeviceArray) -> None:
@@ -159,16 +183,12 @@ class QueryChunk:
         return self._stored.stored()
 
 
-def _held(queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
-    """Return what is known of rows and queries for all rounds, by the names of `row_shapes`."""
-    found: dict[str, npt.NDArray[Any]] = {
+def held(queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
+    """Return what any loss of pairs knows of rows and queries for all rounds, by the names of `row_shapes`."""
+    return {
         "order": queries.order, "begins": queries.begins, "gains": rule.gain, "steps": rule.steps,
         "scales": rule.scale, "worths": rule.worth, "factors": queries.factor,
     }  # fmt: skip
-    if rule.drawn:
-        by_label, groups = label_groups(queries.label, queries.begins)
-        found |= {"by_label": by_label, "groups": groups, "ids": queries.ids}
-    return found
 
 
 def label_groups(label: Float32, begins: Int64) -> tuple[UInt32, UInt32]:
