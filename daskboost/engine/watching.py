@@ -52,7 +52,7 @@ class WatchedSet:
 
 
 def _ranked(kernels: MetricKernels, evaluator: Evaluator) -> RankedLabels:
-    rows = evaluator.queries
+    rows = evaluator.queries.rows
     return RankedLabels(kernels, rows.order, rows.begins, rows.label, rows.weights)
 
 
