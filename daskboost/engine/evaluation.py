@@ -155,10 +155,16 @@ class Evaluator:
         by_rows, by_query = iter(self._states_of_rows()), iter(self._states_of_queries())
         return [next(by_query if metric.by_query else by_rows).to_arrays() for metric in self.metrics]
 
+    def states_of_nothing(self) -> list[Arrays]:
+        """Return the states of no rows, for the wire."""
+        return [state.to_arrays() for state in self._empty(self.metrics)]
+
+    def _empty(self, metrics: Sequence[Metric[Any]]) -> list[Any]:
+        no_rows = self.objective.evaluation(np.empty((0, self.objective.n_outputs), np.float32))
+        return [metric.partial(np.empty(0, np.float32), no_rows) for metric in metrics]
+
     def _states_of_rows(self) -> list[Any]:
-        objective = self.objective
-        no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
-        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._of_rows]
+        states = self._empty(self._of_rows)
         for batch in self._batches if self._of_rows else ():
             states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
         return states

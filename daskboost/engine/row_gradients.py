@@ -13,7 +13,9 @@ from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
+from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.devices.protocols import Device, QueryFilling, RowGradients
 from daskboost.devices.row_order import Following
@@ -215,11 +217,12 @@ class Gradients:
         )  # fmt: skip
         self.source = self._expressions if kernels is None else kernels
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
+    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+                 ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
         """Return what rounds that are recorded take the gradients of a chunk of all rows from, and what has them in
         `stored` before each round.
 
-        `keys` : those of the pairs that ranking losses draw.
+        `keys` : those of the pairs that ranking losses draw; `joined` : the GPUs of engines that have other rows.
         """
         return stored, partial(self.source.compute, 0)
 
@@ -395,14 +398,19 @@ class QueryGradients(Gradients):
         every[:, :n][:, sent] = device.put(found)
         g[:], h[:] = every[0, :n], every[1, :n]
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
-        """See `Gradients.recorded`; they are computed within a round."""
-        kernels = self._loops
+    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+                 ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
+        """See `Gradients.recorded`; they are computed within a round; collective."""
+        (margin,), queries, moved = self.rows.train.margins, self._queries, None
+        room = queries.moves.most_sent
+        kernels = self._filling(queries.with_room(room))
         assert isinstance(kernels, QueryKernels)
         kernels.follow(keys.of_rounds, keys.ended)
         for own in stored.stored():
             own.fill(0)
-        return QueryChunk(kernels, stored, flat(self.rows.train.margins[0])), _nothing
+        if room:
+            moved = MovedRows(kernels.runtime, joined, len(margin), queries.moves.sent, room)
+        return QueryChunk(kernels, stored, flat(margin), moved), _nothing
 
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""

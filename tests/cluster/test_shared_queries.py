@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cluster.dask_fixtures import local_cluster, worker_addresses
+from cluster.test_several_gpus import emulated, share_any_data
 from dask import delayed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,10 +25,13 @@ from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_columns import ChunkRows
 from daskboost.data.input.source import make_source
 from daskboost.devices.budget import partition
+from daskboost.devices.gpu.rows.moved_rows import MovedRows, MovedScores
 from daskboost.engine import whole_rounds
+from daskboost.engine.passes import RowSets
 from daskboost.engine.query_owners import OwnedQueries
 from daskboost.engine.row_groups import RowGroup
-from daskboost.errors import DataError, EngineError
+from daskboost.errors import DataError, DeviceError
+from daskboost.fit import recipe
 from daskboost.fit.peers import Peers
 from daskboost.local.links import local_peers
 
@@ -55,13 +59,14 @@ def make_rows(n: int = N, *, by_query: bool = False) -> pd.DataFrame:
 
 
 def dataset(
-    frame: pd.DataFrame, n_engines: int, *, weighted: bool = True, chunk_rows: int = 300
-) -> QuantizedDataset:
+    frame: pd.DataFrame, n_engines: int, *, weighted: bool = True, chunk_rows: int = 300,
+    reference: QuantizedDataset | None = None,
+) -> QuantizedDataset:  # fmt: skip
     """Return rows of this process, partitions of which go round the engines."""
     parts = dd.from_pandas(frame, npartitions=PARTS, sort=False)
     source = make_source(parts[list("abcd")], parts["y"], qid=parts["q"], weight=parts["w"] if weighted else None)
     options = BuildOptions(32, "dense", "aligned", chunk_rows)
-    return QuantizedDataset.from_source(source, options, n_engines=n_engines)
+    return QuantizedDataset.from_source(source, options, n_engines=n_engines, reference=reference)
 
 
 def outcome(params: dict[str, Any], data: QuantizedDataset, rounds: int = 3) -> tuple[bytes, Any]:
@@ -93,13 +98,83 @@ def test_engines_of_a_process_give_the_model_of_one(
     assert outcome(params, dataset(frame, n_engines, weighted=weighted)) == expected
 
 
+@every_pair({
+    "loss": LOSSES, "n_gpus": [2, 3], "joined": [True, True, False], "n": [600, N], "by_query": [False, True],
+    "weighted": [False, True], "watched": [False, True],
+    "growth": [{}, {"grow_policy": "lossguide", "max_leaves": 6}, {"subsample": 0.6}],
+})  # fmt: skip
+@pytest.mark.emulated
+def test_gpus_give_the_model_of_one_cpu(
+    loss: str, n_gpus: int, joined: bool, n: int, by_query: bool, weighted: bool, watched: bool,
+    growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Joined GPUs tell each other scores and gradients within a round; others by their hosts."""
+    share_any_data(monkeypatch)
+    emulated(monkeypatch, n_gpus)
+    moved = noted_moves(monkeypatch)
+    evaluate = RowSets.evaluate
+    where: list[str] = []
+    monkeypatch.setattr(RowSets, "evaluate", lambda self, m: (where.append(self._device.name), evaluate(self, m))[1])
+    frame, params = make_rows(n, by_query=by_query), {**LOSSES[loss], **growth}
+    if not watched:
+        monkeypatch.setattr(recipe, "_metrics_reason", lambda *_: "the test says so")
+    data = dataset(frame, 1, weighted=weighted, chunk_rows=65_536)
+    expected = outcome({**params, "device": "cpu"}, data)
+    where.clear()
+    reduction = "auto" if joined else "peers"
+    assert outcome({**params, "device": "cuda", "n_gpus": n_gpus, "reduction": reduction}, data) == expected
+    assert (not where) == (watched and joined)
+    assert moved == (set() if not joined or (loss == "no ranking" and not watched) else {"scores"} | (
+        {"gradients"} if loss != "no ranking" else set()))
+
+
+def noted_moves(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return what GPUs tell each other of rows, as it is told."""
+    found: set[str] = set()
+
+    def note(kind: Any, name: str, what: str) -> None:
+        work = getattr(kind, name)
+
+        def noted(*arguments: Any) -> Any:
+            found.add(what)
+            return work(*arguments)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    note(MovedScores, "of_all", "scores")
+    note(MovedRows, "fill", "gradients")
+    return found
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("growth", [{}, {"partition_by": "columns"}])
+def test_an_evaluation_set_that_one_gpu_has(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other GPUs tell it nothing, but do so together with it. GPUs that share features refuse rankings."""
+    share_any_data(monkeypatch)
+    emulated(monkeypatch, 2)
+    few = make_rows(600)[:9]
+    found: list[tuple[bytes, Any]] = []
+    with dataset(make_rows(), 1, chunk_rows=65_536) as data, dataset(few, 1, reference=data) as valid:
+        for device in ({"device": "cpu"}, {"device": "cuda", "n_gpus": 2, **growth}):
+            history: dict[str, Any] = {}
+            evals = [(valid, "few"), (data, "train")]
+            if growth and device["device"] == "cuda":
+                with pytest.raises(DeviceError, match="partition_by='columns' was asked for, and rows are ranked by q"):
+                    train({**BASE, "objective": "rank:map", **device}, data, 2, evals=evals)
+                continue
+            model = train({**BASE, "objective": "rank:map", **device}, data, 2, evals=evals, evals_result=history)
+            found.append((model.to_bytes(), history))
+    assert found[0] == found[-1]
+
+
 def test_what_is_selected_and_what_is_continued() -> None:
     """Weight 0 of the rows that are left out, and margins of a model that goes on."""
     frame, found = make_rows(), []
     rows = np.flatnonzero(np.random.default_rng(5).random(N) < 0.7)
     for n_engines in (1, 3):
         data = dataset(frame, n_engines)
-        part, history = data.subset(rows), {}
+        history: dict[str, Any] = {}
+        part = data.subset(rows)
         params = {**BASE, "objective": "rank:ndcg", "subsample": 0.7}
         first = train(params, part, 2)
         model = train(params, part, 2, init_model=first, evals=[(data, "all"), (part, "part")], evals_result=history)
@@ -215,7 +290,7 @@ def test_bad_rows_are_refused_wherever_they_lie(client: Client) -> None:
         with pytest.raises(DataError, match=message):
             train({**BASE, "objective": "rank:ndcg"}, dataset(frame, n_engines), 2)
     there = spread(client, frame, 3, [0, 300, 600, 900])
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(DataError, match=message):
         DaskBoostRanker(n_estimators=2).fit(there, "y", qid="q", sample_weight="w")
     with pytest.raises(DataError, match="objective='rank:ndcg' ranks the rows of queries; pass qid"):
         DaskBoostRanker(n_estimators=2).fit(there, "y")
