@@ -17,15 +17,17 @@ from cluster.test_several_gpus import emulated, share_any_data
 from dask import delayed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels.tracked import TrackedRuntime
 from reference.query_owners import most_rows
 from strategies.pairs import every_pair
 
-from daskboost import DaskBoostRanker, QuantizedDataset, train
+from daskboost import DaskBoostRanker, QuantizedDataset, plan, train
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.row_columns import ChunkRows
 from daskboost.data.input.source import make_source
 from daskboost.devices.budget import partition
 from daskboost.devices.gpu.rows.moved_rows import MovedRows, MovedScores
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.engine import whole_rounds
 from daskboost.engine.passes import RowSets
 from daskboost.engine.query_owners import OwnedQueries
@@ -114,7 +116,12 @@ def test_gpus_give_the_model_of_one_cpu(
     moved = noted_moves(monkeypatch)
     evaluate = RowSets.evaluate
     where: list[str] = []
-    monkeypatch.setattr(RowSets, "evaluate", lambda self, m: (where.append(self._device.name), evaluate(self, m))[1])
+
+    def noted(self: RowSets, message: Any) -> Any:
+        where.append(self._device.name)
+        return evaluate(self, message)
+
+    monkeypatch.setattr(RowSets, "evaluate", noted)
     frame, params = make_rows(n, by_query=by_query), {**LOSSES[loss], **growth}
     if not watched:
         monkeypatch.setattr(recipe, "_metrics_reason", lambda *_: "the test says so")
@@ -144,6 +151,23 @@ def noted_moves(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     note(MovedScores, "of_all", "scores")
     note(MovedRows, "fill", "gradients")
     return found
+
+
+@pytest.mark.emulated
+def test_gpus_stay_within_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of queries in no order, of which each GPU sends about a half; one meter counts both."""
+    share_any_data(monkeypatch)
+    runtimes = [TrackedRuntime(), TrackedRuntime()]
+    for number, each in enumerate(runtimes):
+        each.device, each.name, each.meter = number, f"GPU {number}", runtimes[-1].meter
+    monkeypatch.setattr(cuda, "get_runtime", lambda number=None: runtimes[number or 0])
+    monkeypatch.setattr(cuda, "n_visible", lambda: 2)
+    params = {**BASE, "objective": "rank:ndcg", "device": "cuda", "n_gpus": 2}
+    with dataset(make_rows(), 1, chunk_rows=65_536) as data:
+        planned = plan(params, data, evals=[(data, "train")], num_boost_round=2)
+        train(params, data, 2, evals=[(data, "train")])
+    taken = runtimes[-1].meter.pool.total_bytes
+    assert 1.2 * planned.total_bytes <= taken <= 2 * planned.total_bytes, f"took {taken:,} bytes of twice\n{planned}"
 
 
 @pytest.mark.emulated
