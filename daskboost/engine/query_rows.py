@@ -78,7 +78,7 @@ class QueryRows:
     n_everywhere: int
     """Queries of all engines of the fit."""
     total_weight: float
-    """That of these queries."""
+    """Weights of all of these queries, added up."""
 
     @classmethod
     def of(cls, qid: Int64, label: Float32, weight: Float32 | None, ids: UInt64 | None = None) -> QueryRows:

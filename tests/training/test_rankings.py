@@ -211,3 +211,7 @@ def test_the_automatic_device_is_the_cpu() -> None:
     assert ranked.device == "cpu"
     assert ranked.gradients_bytes - plain.gradients_bytes == 32 * 1000
     assert ranked.evaluation_bytes - plain.evaluation_bytes == 24 * 500
+    ranked, plain = (plan({"objective": name}, n_rows=1000, n_features=10, evals=[500], memory="1GB", n_workers=2)
+                     for name in ("rank:ndcg", "reg:tweedie"))  # fmt: skip
+    assert ranked.gradients_bytes - plain.gradients_bytes == (32 + 44) * 500
+    assert ranked.evaluation_bytes - plain.evaluation_bytes == (24 + 20) * 250
