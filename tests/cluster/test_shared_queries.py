@@ -103,7 +103,7 @@ def test_engines_of_a_process_give_the_model_of_one(
 @every_pair({
     "loss": LOSSES, "n_gpus": [2, 3], "joined": [True, True, False], "n": [600, N], "by_query": [False, True],
     "weighted": [False, True], "watched": [False, True],
-    "growth": [{}, {"grow_policy": "lossguide", "max_leaves": 6}, {"subsample": 0.6}],
+    "growth": [{}, {"subsample": 0.6}],
 })  # fmt: skip
 @pytest.mark.emulated
 def test_gpus_give_the_model_of_one_cpu(

@@ -80,10 +80,11 @@ class MovedRows:
     def fill(self, fill: Fill, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue: `g` and `h` become the gradients of the GPU's rows, C-contiguous; `fill` fills those of the queries
         that it ranks; collective."""
-        own_and_told = self._gradients
         scores = self._scores.of_all(margin)
-        own_and_told[:, self._n_rows :].fill(0)  # what others rank adds nothing
-        fill(scores, own_and_told[0], own_and_told[1])
-        for all_rows, out in zip(own_and_told, (g, h), strict=True):
-            self._joined.add_up_shares(all_rows[self._n_rows :].view(np.int32))
-            self._xp.take(all_rows, self._places, axis=0, out=out)
+        of_all = self._gradients[0], self._gradients[1]
+        for each in of_all:
+            each[self._n_rows :].fill(0)  # what other GPUs rank adds nothing
+        fill(scores, *of_all)
+        for each, out in zip(of_all, (g, h), strict=True):
+            self._joined.add_up_shares(each[self._n_rows :].view(np.int32))
+            self._xp.take(each, self._places, axis=0, out=out)
