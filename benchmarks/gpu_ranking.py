@@ -1,18 +1,25 @@
-"""Milliseconds a tree of ranking objectives on one GPU, beside XGBoost's in the same process.
+"""Milliseconds a tree of ranking objectives on one GPU, beside XGBoost's in the same process; or on several over Dask.
 
     python -m benchmarks.gpu_ranking                          # 11.3M x 136 in 95,000 queries
+    python -m benchmarks.gpu_ranking --gpus 1,2 --objectives rank:ndcg    # 22M x 136 in 190,000, in two orders
+    python -m benchmarks.gpu_ranking --gpus 1,2 --device cpu --rows 20000 --queries 200 --features 20 --trees 5
     python -m benchmarks.gpu_ranking --device cpu --rows 20000 --queries 200 --features 20 --trees 5 --repeats 1
 
 Rows are made on the device. Queries have sizes that differ, and rows of a query follow one another. A tree's time is
 that by which a fit of all trees exceeds one of a fifth. Both libraries pair each query's first rows with all that come
 after them (`lambdarank_pair_method="topk"`). Models are scored on the first training queries; ours must not be worse.
+
+With `--gpus`, a LocalCUDACluster for each number of GPUs has rows that its GPUs made, first query by query, then in an
+order that scatters the rows of each query over all workers. Models must be the same bytes on any number of GPUs, which
+are joined. The scored rows are then the first ones, query by query in either order.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +30,17 @@ from benchmarks import ours, peers
 from benchmarks.generators import EFFECT_ROW, LABEL_COLUMN, WORKLOADS, Array, hashes, normals
 from benchmarks.gpu_contenders import array_module, host
 from benchmarks.gpu_speed import gpu_name
-from benchmarks.harness import RESULTS, Run, beside_row, comparison_rows, interleave, record, timed
+from benchmarks.harness import (
+    RESULTS,
+    Run,
+    beside_row,
+    comparison_rows,
+    interleave,
+    record,
+    scores_agree,
+    timed,
+)
+from benchmarks.many_gpus import BLOCKS_PER_GPU, digest_of, open_cluster
 
 OBJECTIVES = ("rank:ndcg", "rank:pairwise", "rank:map")
 SHARES = (0.55, 0.8, 0.92, 0.98)
@@ -49,7 +66,16 @@ class Config:
     device: str = "cuda"
     repeats: int = 3
     asked: float = 5.0
-    """How many times as long as ours XGBoost's tree takes at least."""
+    """How many times as long as ours XGBoost's tree takes at least; on several GPUs, ours on one as on two."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further parameters of fits."""
+    order: str = "sorted"
+    """Whether rows of a query follow one another, "sorted", or lie anywhere, "scattered"."""
+
+
+MANY_ROWS, MANY_QUERIES, MANY_ASKED = 22_000_000, 190_000, 1.7
+"""Rows and queries on several GPUs, and how many times as fast two are as one."""
+ORDERS = ("sorted", "scattered")
 
 
 def sizes(config: Config) -> npt.NDArray[np.int64]:
@@ -61,16 +87,59 @@ def sizes(config: Config) -> npt.NDArray[np.int64]:
     return found
 
 
+def scored_features(config: Config, first: int, n_rows: int) -> tuple[Array, Array]:
+    """Features of some rows in the memory of the device, and the scores that their grades follow from."""
+    xp = array_module(config.device)
+    x, _ = WORKLOADS["epsilon"].wide(config.n_features).rows(n_rows, first=first, xp=xp)
+    ids = xp.arange(first, first + n_rows, dtype=xp.int64)
+    noise = normals(hashes(ids, xp.array([LABEL_COLUMN + 1]), 0, xp), xp)[:, 0]
+    return x, x[:, 0] + 0.7 * x[:, 1] - 0.5 * x[:, 2] * x[:, 3] + 0.5 * xp.abs(x[:, 4]) + 0.8 * noise
+
+
+def borders(config: Config, score: Array) -> Array:
+    """Scores at which grades begin, by those of some rows."""
+    xp = array_module(config.device)
+    return xp.quantile(score, xp.array(SHARES))
+
+
+def grades(config: Config, score: Array, begins: Array) -> Array:
+    """Grades of rows by their scores; float32."""
+    xp = array_module(config.device)
+    found = xp.searchsorted(begins, score).astype(xp.float32)
+    return (found > 0).astype(xp.float32) if config.objective == "rank:map" else found
+
+
+def queries(config: Config) -> npt.NDArray[np.int32]:
+    """Return the query of each row."""
+    found = np.repeat(np.arange(config.n_queries, dtype=np.int32), sizes(config))
+    return found if config.order == "sorted" else np.random.default_rng(0).permutation(found)
+
+
 def rows(config: Config) -> tuple[Array, Array, npt.NDArray[np.int32]]:
     """Features and grades in the memory of the device, and queries of rows in the host's."""
-    xp = array_module(config.device)
-    x, _ = WORKLOADS["epsilon"].wide(config.n_features).rows(config.n_rows, xp=xp)
-    noise = normals(hashes(xp.arange(config.n_rows, dtype=xp.int64), xp.array([LABEL_COLUMN + 1]), 0, xp), xp)[:, 0]
-    score = x[:, 0] + 0.7 * x[:, 1] - 0.5 * x[:, 2] * x[:, 3] + 0.5 * xp.abs(x[:, 4]) + 0.8 * noise
-    grades = xp.searchsorted(xp.quantile(score[: 1_000_000], xp.array(SHARES)), score).astype(xp.float32)
-    if config.objective == "rank:map":
-        grades = (grades > 0).astype(xp.float32)
-    return x, grades, np.repeat(np.arange(config.n_queries, dtype=np.int32), sizes(config))
+    x, score = scored_features(config, 0, config.n_rows)
+    return x, grades(config, score, borders(config, score[:1_000_000])), queries(config)
+
+
+def make_block(config: Config, first: int, n_rows: int, begins: Sequence[float]) -> tuple[Array, Array]:
+    """Features and grades of some rows in the memory of the worker's device."""
+    x, score = scored_features(config, first, n_rows)
+    return x, grades(config, score, array_module(config.device).array(begins))
+
+
+def collections(config: Config, n_blocks: int, begins: Sequence[float]) -> tuple[Any, Any, Any]:
+    """Features, grades and queries as Dask arrays, of which workers make the first two."""
+    import dask.array as da
+    from dask import delayed
+
+    meta, size = array_module(config.device).empty((0,), np.float32), -(-config.n_rows // n_blocks)
+    features, labels = [], []
+    for first in range(0, config.n_rows, size):
+        n_rows = min(size, config.n_rows - first)
+        block = delayed(make_block, nout=2)(config, first, n_rows, begins)
+        features.append(da.from_delayed(block[0], (n_rows, config.n_features), meta=meta[:, None]))
+        labels.append(da.from_delayed(block[1], (n_rows,), meta=meta))
+    return da.concatenate(features), da.concatenate(labels), da.from_array(queries(config), chunks=size)
 
 
 def ndcg(
@@ -96,16 +165,17 @@ def contender(config: Config, data: Any, train: Callable[..., Any], predict: Cal
     params = {
         "objective": config.objective, "max_depth": config.depth, "learning_rate": config.learning_rate,
         "device": config.device, "lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": config.pairs,
+        **config.more,
     }  # fmt: skip
     found: dict[str, float] = {}
-    x, grades, qid = scored
+    x, y, qid = scored
 
     def run() -> Run:
         short = max(1, config.trees // 5)
         few = timed(lambda: train(params, data, short))[0]
         all_, model = timed(lambda: train(params, data, config.trees))
         if not found:
-            found["ndcg"] = ndcg(grades, np.asarray(predict(model, x)), qid)
+            found.update(ndcg=ndcg(y, np.asarray(predict(model, x)), qid), **digest_of(model))
         return Run((all_ - few) / (config.trees - short), found)
 
     return run
@@ -139,25 +209,68 @@ def bench(config: Config, names: list[str]) -> list[dict[str, Any]]:
     return [*comparison_rows(config.objective, result), *beside]
 
 
+def bench_many(config: Config, clients: Mapping[int, Any]) -> Iterator[dict[str, Any]]:
+    """Measure ours on several numbers of workers; give the rows of repeats, and of each number beside the fewest."""
+    from distributed import wait
+
+    from daskboost import QuantizedDataset
+
+    by_query = queries(replace(config, order="sorted"))
+    n = int(np.searchsorted(by_query, SCORED_QUERIES))
+    x, score = scored_features(config, 0, max(n, min(config.n_rows, 100_000)))
+    begins = borders(config, score)
+    scored = host(x[:n]), host(grades(config, score[:n], begins)), by_query[:n]
+    name, contenders = f"{config.objective} {config.order}", {}
+    with ExitStack() as stack:
+        for n_gpus, client in clients.items():
+            with client.as_current():
+                made = client.persist([*collections(config, BLOCKS_PER_GPU * max(clients), host(begins).tolist())])
+                wait(made)
+            data = stack.enter_context(
+                QuantizedDataset.from_dask(*made[:2], qid=made[2], client=client, device=config.device)
+            )
+            joins = {"reduction": "nccl"} if n_gpus > 1 and config.device != "cpu" else {}
+            del made
+            contenders[f"daskboost on {n_gpus}"] = contender(
+                replace(config, more=joins), data, ours.train, ours.predict, scored
+            )
+        result = interleave(contenders, config.repeats, scores_agree("model", 0.0))
+    yield from comparison_rows(name, result)
+    for own in contenders:
+        print(f"  {name}: {own}: {1e3 * result.seconds(own):.3f} ms a tree", flush=True)
+    fewest, *others = contenders
+    for own in others:
+        yield beside_row(name, result, own, fewest, asked=config.asked)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
-    parser.add_argument("--rows", type=int, default=Config.n_rows)
+    parser.add_argument("--rows", type=int)
     parser.add_argument("--features", type=int, default=Config.n_features)
-    parser.add_argument("--queries", type=int, default=Config.n_queries)
+    parser.add_argument("--queries", type=int)
     parser.add_argument("--trees", type=int, default=Config.trees)
     parser.add_argument("--repeats", type=int, default=Config.repeats)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=Config.device)
     parser.add_argument("--contenders", default="daskboost,xgboost")
+    parser.add_argument("--gpus", default="", help="numbers of GPUs, each a cluster; none: one GPU in this process")
+    parser.add_argument("--orders", default=",".join(ORDERS), help="of rows on several GPUs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    for objective in options.objectives.split(","):
-        config = Config(
-            objective, options.rows, options.features, options.queries, options.trees, device=options.device,
-            repeats=options.repeats,
-        )  # fmt: skip
-        found = [{"gpu": gpu_name(config.device), **row} for row in bench(config, options.contenders.split(","))]
-        record("gpu_ranking", config, found, options.results)
+    n_gpus = [int(n) for n in options.gpus.split(",") if n]
+    usual = (MANY_ROWS, MANY_QUERIES, MANY_ASKED) if n_gpus else (Config.n_rows, Config.n_queries, Config.asked)
+    with ExitStack() as stack:
+        clients = {n: open_cluster(n, options.device, stack) for n in n_gpus}
+        for objective in options.objectives.split(","):
+            config = Config(
+                objective, options.rows or usual[0], options.features, options.queries or usual[1], options.trees,
+                device=options.device, repeats=options.repeats, asked=usual[2],
+            )  # fmt: skip
+            for order in options.orders.split(",") if n_gpus else (config.order,):
+                own = replace(config, order=order)
+                found = [*bench_many(own, clients)] if n_gpus else bench(own, options.contenders.split(","))
+                about = {"gpu": gpu_name(own.device)}
+                record("gpu_ranking", own, [{**about, **row} for row in found], options.results)
 
 
 if __name__ == "__main__":

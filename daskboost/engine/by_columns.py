@@ -50,6 +50,7 @@ def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
     reasons = {
         "an engine has no rows, or several chunks": len(groups) != 1,
         "trees leave rows out": recipe.subsample < 1,
+        "rows are ranked by query": recipe.by_query,
         "trees split by sets of categories": spec.rules.sets is not None,
         "trees grow best first": params.grow_policy == "lossguide",
         "leaves take exact sums beside": recipe.refits,

@@ -129,7 +129,7 @@ class DeviceGrower:
             kernels.runtime, spec.learning_rates, spec.first_iteration, key_states(params.random_state)
         )
         keys = PairKeys(pair_keys(spec), self._rounds.ended)
-        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over.gradients, keys)
+        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over, keys)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
         self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
@@ -362,15 +362,17 @@ def _nothing() -> None:
     """Launch nothing."""
 
 
-def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients, keys: PairKeys
+def _gradient_source(runtime: Runtime, setup: EngineSetup, over: GrownOver, keys: PairKeys
                      ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
     """Return what a recorded round takes its gradients from, and what has them there before each round: nothing where
     kernels compute them within it."""
+    gradients = over.gradients
     source = gradients.source
     if isinstance(source, LossRows):
         return source.sources[0], lambda: None
     multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
-    return gradients.recorded(StoredChunk(runtime, *source.gradients(0), multipliers), keys)
+    stored = StoredChunk(runtime, *source.gradients(0), multipliers)
+    return gradients.recorded(stored, keys, over.sharing.rows)
 
 
 class WatchedMetrics:

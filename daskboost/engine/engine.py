@@ -22,7 +22,7 @@ from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import SharesViews
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
-from daskboost.fit.peers import Peers
+from daskboost.fit.peers import ONLY, Peers
 
 R = TypeVar("R")
 
@@ -62,7 +62,7 @@ class Engine:
     device : Device
         Where the rows lie; closed by `close`.
     peers : Peers, optional
-        The other engines; needed by `Search`.
+        The other engines; needed by `Search`, and by queries whose rows lie on several engines.
     shared : SharesViews, optional
         Where views come from, if other fits of this process train on the same data set.
     """
@@ -71,7 +71,7 @@ class Engine:
                  peers: Peers | None = None, shared: SharesViews | None = None) -> None:  # fmt: skip
         self.setup, self.device = setup, device
         with device.errors():
-            self.sets = RowSets(setup, device, train, evals, shared)
+            self.sets = RowSets(setup, device, train, evals, shared, peers or ONLY)
             self.trees = GROWN_ON[setup.recipe.rows](setup, device, self.sets, peers)
         self._sample_answers = dict(self.trees.sample_answers)
         self._answers: dict[type[m.Request[Any]], Callable[[Any], Any]] = {
@@ -138,7 +138,7 @@ class TreesOnAllRows:
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._sets = sets
-        self.gradients = searched_gradients(setup, device, sets.rows, keep=setup.keeps_round)
+        self.gradients = searched_gradients(setup, device, sets.rows, keep=setup.keeps_round, peers=sets.peers)
         self.tree_rows = TreeRows(setup, device, HistogramSearch(setup, device, peers), self.gradients)
 
     @property

@@ -15,9 +15,10 @@ from daskboost.data.input.row_columns import joined
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.protocols import Device
 from daskboost.dtypes import Array, Bool, Float32, Int32
-from daskboost.engine.query_rows import QueryRows
+from daskboost.engine.query_owners import OwnedQueries
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.shard_margins import ShardMargins
+from daskboost.fit.peers import ONLY, Peers
 from daskboost.metrics.metric import Arrays, Metric
 from daskboost.objectives.objective import Objective
 
@@ -122,8 +123,11 @@ class Evaluator:
     """States of metrics, prepared for an evaluation set, over an engine's rows of it."""
 
     def __init__(
-        self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
-    ) -> None:
+        self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows,
+        peers: Peers = ONLY,
+    ) -> None:  # fmt: skip
+        self._peers = peers
+        self._queries: OwnedQueries | None = None
         self._device, self.objective, self.metrics, self.evaluated = device, objective, metrics, evaluated
         self.n_rows = sum(group.n_rows for group in evaluated.groups)
         kernels = device.metric_kernels
@@ -151,33 +155,45 @@ class Evaluator:
         by_rows, by_query = iter(self._states_of_rows()), iter(self._states_of_queries())
         return [next(by_query if metric.by_query else by_rows).to_arrays() for metric in self.metrics]
 
+    def states_of_nothing(self) -> list[Arrays]:
+        """Return the states of no rows, for the wire."""
+        return [state.to_arrays() for state in self._empty(self.metrics)]
+
+    def _empty(self, metrics: Sequence[Metric[Any]]) -> list[Any]:
+        no_rows = self.objective.evaluation(np.empty((0, self.objective.n_outputs), np.float32))
+        return [metric.partial(np.empty(0, np.float32), no_rows) for metric in metrics]
+
     def _states_of_rows(self) -> list[Any]:
-        objective = self.objective
-        no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
-        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._of_rows]
+        states = self._empty(self._of_rows)
         for batch in self._batches if self._of_rows else ():
             states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
         return states
 
     def _states_of_queries(self) -> list[Any]:
-        metrics, groups = [metric for metric in self.metrics if metric.by_query], self.evaluated.groups
-        if not metrics or not groups:
-            return [metric.partial(np.empty(0), np.empty(0)) for metric in metrics]
-        prediction = np.concatenate([  # on the host, where all rows need no memory of a device
+        metrics = [metric for metric in self.metrics if metric.by_query]
+        if not metrics:
+            return []
+        prediction = np.concatenate([np.empty(0, np.float32)] + [  # on the host: all rows need no memory of a device
             self._device.fetch(self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp))
             for batch in self._batches
         ])  # fmt: skip
-        return [metric.of_queries(self.queries, prediction) for metric in metrics]
+        queries = self.queries
+        scores = queries.scores(prediction.astype(np.float32, copy=False))
+        return [metric.of_queries(queries.rows, scores) for metric in metrics]
 
     @cached_property
     def _of_rows(self) -> list[Metric[Any]]:
         """The metrics whose states add up over rows."""
         return [metric for metric in self.metrics if not metric.by_query]
 
-    @cached_property
-    def queries(self) -> QueryRows:
-        """The rows that count by their queries."""
-        return QueryRows.of_groups(self.evaluated.groups)
+    @property
+    def queries(self) -> OwnedQueries:
+        """The rows that count by their queries, and the rows that move for these; collective when they are first asked
+        for."""
+        if self._queries is None:  # `cached_property` has one lock for all engines of a process
+            found = OwnedQueries.of(self.evaluated.groups, self._peers)
+            self._queries = replace(found, rows=replace(found.rows, ids=np.empty(0, np.uint64)))  # metrics draw nothing
+        return self._queries
 
     def _states_of(self, batch: _Batch) -> list[Any]:
         prediction = self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp)

@@ -130,6 +130,9 @@ QUERY_ROW_BYTES = 32
 once more, float32."""
 RANKED_ROW_BYTES = 24
 """Place and label of a row in the order of queries, its prediction, and that in this order, with what joins them."""
+MOVED_ROW_BYTES, MOVED_SCORE_BYTES = 44, 20
+"""The same where other engines have rows of the same queries: place of a row that they rank, what is told of it, and
+scores and gradients, or scores alone, of the engine's rows with as many rows of others."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
     metrics = evaluated_metrics(params, objective)
-    without_host = recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS
+    without_host, moves = recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS, recipe.n_engines > 1
     margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
     return FitSize(
         train=train, evals=tuple(evals), n_engines=recipe.n_engines, all_rows=recipe.n_rows,
@@ -208,8 +211,9 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         max_leaves=leaf_limit(params), n_rounds=outline.n_rounds, small_data=recipe.small_data, has_weight=has_weight,
         keep_gradients=recipe.keeps_round(place.keep_gradients), n_threads=place.n_threads,
         gpu_gradients=_gpu_gradients(objective, stored=recipe.vector_leaves),
-        query_row_bytes=recipe.by_query * QUERY_ROW_BYTES,
-        ranked_row_bytes=any(metric.by_query for metric in metrics) * RANKED_ROW_BYTES,
+        query_row_bytes=recipe.by_query * (QUERY_ROW_BYTES + moves * MOVED_ROW_BYTES),
+        ranked_row_bytes=any(metric.by_query for metric in metrics)
+        * (RANKED_ROW_BYTES + moves * MOVED_SCORE_BYTES),
         leaf_count_bytes=0 if recipe.quantiles is None else 8 << max(DIGITS),
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         evaluates_margins=bool(np.may_share_memory(objective.evaluation(margins), margins)),

@@ -26,6 +26,7 @@ from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, S
 from daskboost.exact_sum import ExactSum, stacked
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Evaluate, MetricParts
+from daskboost.fit.peers import ONLY, Peers
 
 # The rows that an engine holds, on its device: the training set and evaluation sets, with their margins.
 
@@ -38,8 +39,8 @@ class RowSets:
     """All rows of an engine; parameters are those of `Engine`."""
 
     def __init__(self, setup: EngineSetup, device: Device, train: Shard, evals: Sequence[Shard],
-                 shared: SharesViews | None) -> None:  # fmt: skip
-        self._device = device
+                 shared: SharesViews | None, peers: Peers = ONLY) -> None:  # fmt: skip
+        self._device, self.peers = device, peers
         resident = device.resident or (None,) * (1 + len(evals))
         column_bytes = device.column_room(setup.column_bytes)
 
@@ -68,7 +69,8 @@ class RowSets:
                 kept = margins(shard, ViewRoom(0, n_resident, device.stream_bytes), EVALUATION)
                 self.evals.append(kept)
             self.evaluates_training |= kept is self.train
-            self.evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
+            evaluated = EvaluatedRows(shard, kept, device)
+            self.evaluators.append(Evaluator(device, setup.objective, metrics, evaluated, peers))
         self.resident_evals = [each for each in self.evals if each.is_resident]
         self.streamed_evals = [each for each in self.evals if not each.is_resident]
 

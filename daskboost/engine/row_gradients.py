@@ -13,16 +13,20 @@ from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
+from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
+from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.devices.protocols import Device, RowGradients
+from daskboost.devices.protocols import Device, QueryFilling, RowGradients
 from daskboost.devices.row_order import Following
 from daskboost.dtypes import Array, Float32, Float64, UInt64, flat
-from daskboost.engine.query_rows import QueryRows, global_ids
+from daskboost.engine.query_owners import OwnedQueries
+from daskboost.engine.query_rows import QueryRows
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.messages import GradientRange, StartRound, StartTree
+from daskboost.fit.peers import ONLY, Peers
 from daskboost.objectives.objective import kernel_of
 
 T = TypeVar("T")
@@ -214,11 +218,12 @@ class Gradients:
         )  # fmt: skip
         self.source = self._expressions if kernels is None else kernels
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
+    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+                 ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
         """Return what rounds that are recorded take the gradients of a chunk of all rows from, and what has them in
         `stored` before each round.
 
-        `keys` : those of the pairs that ranking losses draw.
+        `keys` : those of the pairs that ranking losses draw; `joined` : the GPUs of engines that have other rows.
         """
         return stored, partial(self.source.compute, 0)
 
@@ -316,49 +321,97 @@ class SketchedGradients(Gradients):
 
 
 class QueryGradients(Gradients):
-    """`Gradients` of a ranking loss: those of all rows are computed together, when a round starts, and stay."""
+    """`Gradients` of a ranking loss: those of all rows are computed together, when a round starts, and stay.
 
-    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
-        """Take other rows.
+    Rows whose queries other engines rank have them from there. Who ranks which queries engines agree on when gradients
+    are first asked for, as all of them are there then.
 
-        Raises
-        ------
-        DataError
-            Rows of a query with different weights.
-        """
-        super().hold(rows, given)
-        loss, groups = self._setup.objective.query_loss, rows.train.groups
+    Parameters
+    ----------
+    peers : Peers
+        The other engines; other parameters are those of `Gradients`.
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool, peers: Peers,
+                 given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
+        self._peers = peers
+        self._owned: OwnedQueries | None = None
+        super().__init__(setup, device, rows, keep=keep, given=given)
+
+    @property
+    def _queries(self) -> OwnedQueries:
+        """The queries that this engine ranks; collective when they are first asked for, DataError where the rows of one
+        have different weights."""
+        if self._owned is None:  # `cached_property` has one lock for all engines of a process
+            self._owned = OwnedQueries.of(self.rows.train.groups, self._peers)
+        return self._owned
+
+    def _filling(self, rows: QueryRows) -> QueryFilling:
+        """Return what fills the gradients of queries' rows."""
+        loss = self._setup.objective.query_loss
         assert loss is not None
-        found = QueryRows.of_groups(groups)
-        self._loops = self._device.query_loops(loss, Queries(
-            found.order, found.begins, found.label,
-            global_ids(groups)[found.order] if loss.drawn else np.empty(0, np.uint64),
-            found.factors(by_weight=not self._setup.recipe.small_data),
+        return self._device.query_loops(loss, Queries(
+            rows.order, rows.begins, rows.label, rows.ids if loss.drawn else np.empty(0, np.uint64),
+            rows.factors(by_weight=not self._setup.recipe.small_data),
         ))  # fmt: skip
 
+    @cached_property
+    def _loops(self) -> QueryFilling:
+        return self._filling(self._queries.rows)
+
+    @cached_property
+    def _sent(self) -> Array:
+        """Places of the rows that other engines rank, on the device."""
+        found: Array = self._device.xp.asarray(self._queries.moves.sent)
+        return found
+
     def start_round(self, message: StartRound) -> GradientRange:
-        margins, xp = self.rows.train.margins, self._device.xp
-        if not len(margins):
-            return range_of(np.zeros((2, 1)))
-        chunks = [self.source.gradients(index) for index in range(len(margins))]
-        margin, several = xp.concatenate(margins) if len(margins) > 1 else margins[0], len(margins) > 1
-        g, h = (xp.empty_like(margin), xp.empty_like(margin)) if several else chunks[0]
-        g[:] = h[:] = 0  # rows of weight 0 are of no query
-        self._loops.fill(np.uint64(message.pair_key), flat(margin), flat(g), flat(h))
+        parts, xp = [flat(own) for own in self.rows.train.margins], self._device.xp
+        chunks = [(flat(g), flat(h)) for g, h in map(self.source.gradients, range(len(parts)))]
+        if len(parts) == 1:
+            (margin,), ((g, h),) = parts, chunks
+        else:
+            margin = xp.concatenate([*parts, xp.empty(0, np.float32)])
+            g, h = xp.empty_like(margin), xp.empty_like(margin)
+        self._fill(np.uint64(message.pair_key), margin, g, h)
         begin = 0
-        for own_g, own_h in chunks if several else ():
+        for own_g, own_h in chunks if len(parts) > 1 else ():
             rows = slice(begin, begin + len(own_g))
             own_g[:], own_h[:], begin = g[rows], h[rows], rows.stop
-        return range_of(np.stack([self._device.largest(each) for each in (g, h)]))
+        if not len(margin):
+            return range_of(np.zeros((2, 1)))
+        return range_of(np.stack([self._device.largest(each[:, None]) for each in (g, h)]))
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys) -> tuple[Source, Callable[[], None]]:
-        """See `Gradients.recorded`; they are computed within a round."""
-        kernels = self._loops
+    def _fill(self, key: np.uint64, margin: Array, g: Array, h: Array) -> None:
+        """Fill the gradients of all rows, of which some come from other engines; collective."""
+        queries, device, xp = self._queries, self._device, self._device.xp
+        moves = queries.moves
+        g[:] = h[:] = 0  # rows of weight 0 are of no query
+        if not moves.are_any:
+            self._loops.fill(key, margin, g, h)
+            return
+        n, sent = len(margin), self._sent
+        others = moves.to_owners(device.fetch(margin[sent]))
+        scores = xp.concatenate([margin, device.put(others)])
+        every = xp.zeros((2, len(scores)), np.float32)
+        self._loops.fill(key, scores, every[0], every[1])
+        found = moves.from_owners(device.fetch(every[:, n:]))
+        every[:, :n][:, sent] = device.put(found)
+        g[:], h[:] = every[0, :n], every[1, :n]
+
+    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+                 ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
+        """See `Gradients.recorded`; they are computed within a round; collective."""
+        (margin,), queries, moved = self.rows.train.margins, self._queries, None
+        room = queries.moves.most_sent
+        kernels = self._filling(queries.with_room(room))
         assert isinstance(kernels, QueryKernels | ListKernels)
         kernels.follow(keys.of_rounds, keys.ended)
         for own in stored.stored():
             own.fill(0)
-        return QueryChunk(kernels, stored, flat(self.rows.train.margins[0])), _nothing
+        if room:
+            moved = MovedRows(kernels.runtime, joined, len(margin), queries.moves.sent, room)
+        return QueryChunk(kernels, stored, flat(margin), moved), _nothing
 
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
@@ -369,8 +422,11 @@ def _nothing() -> None:
     """Launch nothing."""
 
 
-def searched_gradients(setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
+def searched_gradients(setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool, peers: Peers = ONLY,
                        given: Sequence[tuple[Array, Array]] | None = None) -> Gradients:  # fmt: skip
-    """Return the gradients of rows that trees are searched on; parameters are those of `Gradients`."""
-    kind = SketchedGradients if setup.recipe.sketch else QueryGradients if setup.recipe.by_query else Gradients
+    """Return the gradients of rows that trees are searched on; parameters are those of `Gradients`, and `peers` are the
+    other engines, where these have rows of the same queries."""
+    if setup.recipe.by_query:
+        return QueryGradients(setup, device, rows, keep=keep, peers=peers, given=given)
+    kind = SketchedGradients if setup.recipe.sketch else Gradients
     return kind(setup, device, rows, keep=keep, given=given)

@@ -122,7 +122,7 @@ class WholeRounds:
         watches, n_trees = all(self._peers.share(device.watches)), min(self._peers.share(over.n_trees))
         n_trees = n_trees // self._peers.n_peers * self._peers.n_peers or n_trees  # to be shared equally, if enough
         with device.errors():
-            watch = Watch(device, engine.sets.evaluators if watches else ())
+            watch = Watch(device, engine.sets.evaluators if watches else (), self._others)
             grower = DeviceGrower(engine, spec, total_weight, watch, replace(over, n_trees=n_trees))
         evaluation = WatchedMetrics(grower) if watches else evaluation_of(spec, Outbox(Called(engine)))
         self._rounds = grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))

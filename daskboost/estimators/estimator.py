@@ -39,7 +39,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster, check_whole_queries
+from daskboost.training.checks import as_booster
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -303,7 +303,6 @@ class BoostedTrees(EstimatorParameters):
         if client is None:  # on a cluster the workers know
             check_device(params.device)
         metrics = evaluated_metrics(params, objective) if sets else []
-        check_whole_queries(objective, metrics, 1, is_on_cluster=client is not None)
         check_queries(source, given_sets, objective, metrics)
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)

@@ -19,8 +19,8 @@ class DaskBoostRanker(BoostedTrees):
     """Gradient-boosted trees that rank the rows of queries: ``fit(X, y, qid=...)``, `predict` gives scores.
 
     Labels are degrees of relevance, the largest being the best. A prediction means something beside those of the same
-    query alone. Rows of a query may lie anywhere; all of them must be in this process. `sample_weight` has a value for
-    each row, the same for all rows of a query, where XGBoost's ranker takes one for each query.
+    query alone. Rows of a query may lie anywhere, on several workers too. `sample_weight` has a value for each row, the
+    same for all rows of a query, where XGBoost's ranker takes one for each query.
 
     Parameters
     ----------

@@ -62,6 +62,30 @@ class Peers(Protocol):
         """Make every engine that waits for this one, now or later, raise `PeerLostError`; from any thread."""
 
 
+class Only:
+    """`Peers` of the only engine of a fit."""
+
+    rank, n_peers = 0, 1
+
+    def exchange(self, parts: Sequence[Array], /) -> list[Array]:
+        return list(parts)
+
+    def share(self, message: V, /) -> list[V]:
+        return [message]
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        return [np.zeros(n_bytes, np.uint8)]
+
+    def check(self) -> None:
+        """Miss nobody."""
+
+    def close(self) -> None:
+        """Let nobody know: nobody waits."""
+
+
+ONLY = Only()
+
+
 def feature_shares(layout: SlotLayout, n_peers: int) -> list[tuple[int, int]]:
     """One range of features per peer, with about equal numbers of slots; later ranges may be empty."""
     if n_peers == 1:

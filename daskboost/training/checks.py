@@ -205,19 +205,6 @@ def check_same_codes(model: Booster, schema: FeatureSchema) -> None:
         )
 
 
-def check_whole_queries(objective: Objective, metrics: Sequence[Metric[Any]], n_engines: int, *, is_on_cluster: bool
-                        ) -> None:  # fmt: skip
-    """Refuse rows that are shared out, where an objective or a metric needs those of a query together."""
-    of_metrics = [f"eval_metric={metric.name!r}" for metric in metrics if metric.by_query]
-    needing = [f"objective={objective.name!r}"] * (objective.query_loss is not None) + of_metrics
-    if needing and (is_on_cluster or n_engines > 1):
-        where = "lie on a cluster" if is_on_cluster else f"are shared out to {n_engines} engines"
-        raise ParameterError(
-            f"{needing[0]} needs all rows of a query in one place, and the rows {where}; train it in this process: "
-            "compute Dask collections, or save the data set and open it without a client"
-        )
-
-
 def check_evaluated_queries(metrics: Sequence[Metric[Any]], evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
     """Refuse evaluation sets without queries, where a metric is of queries."""
     for metric in metrics:

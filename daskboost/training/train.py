@@ -40,7 +40,6 @@ from daskboost.training.checks import (
     check_rounds,
     check_same_codes,
     check_sets,
-    check_whole_queries,
     device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
@@ -239,7 +238,6 @@ def make_spec(
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])
-    check_whole_queries(objective, made, n_engines, is_on_cluster=is_on_cluster(dtrain))
     recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
     return FitSpec(
         params=params, objective=objective, recipe=recipe,

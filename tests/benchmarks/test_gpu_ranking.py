@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from cluster.dask_fixtures import local_cluster
 from sklearn.metrics import ndcg_score
 
+from benchmarks import gpu_ranking
 from benchmarks.gpu_ranking import Config, main, ndcg, no_worse, rows, sizes
 from benchmarks.harness import Run
+from daskboost.devices.budget import partition
 
 
 def test_queries_have_all_rows_and_differ() -> None:
@@ -40,3 +45,18 @@ def test_a_tree_is_timed_and_a_worse_ranking_is_told(tmp_path: Path) -> None:
     assert row["answer"]["ndcg"] > 0.4
     with pytest.raises(AssertionError, match="lower"):
         no_worse({"daskboost": Run(1.0, {"ndcg": 0.5}), "xgboost": Run(1.0, {"ndcg": 0.51})})
+
+
+def test_workers_are_measured_in_both_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_threads(n: int, device: str, stack: ExitStack) -> Any:
+        return stack.enter_context(local_cluster(n, processes=False))
+
+    monkeypatch.setattr(gpu_ranking, "open_cluster", of_threads)
+    monkeypatch.setattr(partition, "ONE_ENGINE_BYTES", 0)
+    main(["--device", "cpu", "--rows", "3000", "--queries", "40", "--features", "6", "--trees", "3", "--repeats", "1",
+          "--gpus", "1,2", "--objectives", "rank:ndcg", "--results", str(tmp_path)])  # fmt: skip
+    found = [*map(json.loads, (tmp_path / "gpu_ranking.jsonl").read_text().splitlines())]
+    assert [row["case"] for row in found] == ["rank:ndcg sorted"] * 3 + ["rank:ndcg scattered"] * 3
+    beside = [row for row in found if "asked" in row]
+    assert [row["contender"] for row in beside] == ["daskboost on 2 beside daskboost on 1"] * 2
+    assert {row["asked"] for row in beside} == {1.7}

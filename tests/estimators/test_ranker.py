@@ -10,7 +10,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client
 from reference.ranking import ranking_metric
 from sklearn import config_context
 from sklearn.base import clone
@@ -128,9 +127,3 @@ def test_bad_input_is_refused_before_rows_are_quantized(
     monkeypatch.setattr("daskboost.training.dataset.quantize_here", never)
     with pytest.raises(error, match=re.escape(message)):
         model.fit(**{"X": X, "y": Y, **given})
-
-
-def test_rows_on_a_cluster_are_refused_before_they_are_read(cluster_client: Client) -> None:
-    frame = dd.from_pandas(pd.DataFrame(X).rename(columns=str).assign(y=Y, q=QID), npartitions=3)
-    with pytest.raises(ParameterError, match="needs all rows of a query in one place, and the rows lie on a cluster"):
-        DaskBoostRanker(**OPTIONS).fit(frame, "y", qid="q")

@@ -14,8 +14,6 @@ import pytest
 import xgboost
 
 from daskboost import Booster, QuantizedDataset, cv, plan, train, train_many
-from daskboost.data.chunks.build import BuildOptions
-from daskboost.data.input.source import make_source
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.engine import whole_rounds
 from daskboost.errors import DataError, ParameterError
@@ -190,15 +188,6 @@ def test_bad_input_is_refused(
         train({**BASE, "objective": "rank:ndcg", **params}, data, 2, evals=[(data, "train")])
 
 
-def test_shards_of_several_engines_are_refused() -> None:
-    source = make_source(X, LABEL, qid=QID)
-    data = QuantizedDataset.from_source(source, BuildOptions(64, "dense", "aligned", 500), n_engines=2)
-    with pytest.raises(ParameterError, match="needs all rows of a query in one place, and the rows are shared out"):
-        train({**BASE, "objective": "rank:ndcg"}, data, 2)
-    with pytest.raises(ParameterError, match="eval_metric='ndcg@3' needs all rows of a query in one place"):
-        train({**BASE, "eval_metric": "ndcg@3"}, data, 2, evals=[(data, "train")])
-
-
 def test_metrics_of_queries_go_with_any_objective() -> None:
     _, history = trained("reg:squarederror", params={"eval_metric": ["rmse", "ndcg@5", "mrr@3"]}, evals=True, y=LABEL)
     assert list(history["train"]) == ["rmse", "ndcg@5", "mrr@3"]
@@ -224,3 +213,7 @@ def test_the_automatic_device_is_the_cpu() -> None:
     assert ranked.device == "cpu"
     assert ranked.gradients_bytes - plain.gradients_bytes == 32 * 1000
     assert ranked.evaluation_bytes - plain.evaluation_bytes == 24 * 500
+    ranked, plain = (plan({"objective": name}, n_rows=1000, n_features=10, evals=[500], memory="1GB", n_workers=2)
+                     for name in ("rank:ndcg", "reg:tweedie"))  # fmt: skip
+    assert ranked.gradients_bytes - plain.gradients_bytes == (32 + 44) * 500
+    assert ranked.evaluation_bytes - plain.evaluation_bytes == (24 + 20) * 250

@@ -6,6 +6,7 @@ Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from daskboost.devices.gpu.rows.metrics import (
     score_bytes,
     sum_shapes,
 )
+from daskboost.devices.gpu.rows.moved_rows import gradient_shapes, score_shapes
 from daskboost.devices.gpu.rows.queries import block_bytes, large_shapes, row_shapes
 from daskboost.devices.gpu.rows.query_lists import large_parts, list_shapes
 from daskboost.devices.gpu.rows.query_order import TILE, BlockBytes, most_block_rows, padded, sort_shapes
@@ -44,7 +46,7 @@ from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES,
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 from daskboost.devices.gpu.trees.split_sets import set_shapes
-from daskboost.devices.losses import ListLoss
+from daskboost.devices.losses import AnyQueryLoss, ListLoss
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -96,11 +98,17 @@ def watched_bytes(size: FitSize) -> int:
     copied = [each.n_rows for each in size.evals if each.n_rows and evaluated_together(size, each)[1]]
     shapes = watched_shapes(max(copied, default=0), 0 if size.evaluates_margins else most, size.n_outputs)
     of_queries = sum(ranked_bytes(size, counts) for counts in size.ranked)
+    if size.n_engines > 1:
+        of_queries += sum(moved_score_bytes(size, counts.n_rows) for counts in size.ranked)
     return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES + of_queries
 
 
 def ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
     """Return the bytes of `RankedLabels` of an evaluation set, all of whose metrics may be of queries."""
+    return _most_bytes(size, counts, partial(_ranked_bytes, size))
+
+
+def _ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
     n_rows, _, n_tiles = _large_queries(size, counts, ranked.block_bytes)
     known = bytes_of(ranked.ranked_shapes(counts.n_rows, counts.n_queries, counts.most))
     return known + bytes_of(sort_shapes(n_rows, n_tiles)) + (4 + 8 * size.n_metrics) * counts.n_queries
@@ -213,7 +221,25 @@ def query_bytes(size: FitSize) -> int:
     """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, or of `ListKernels`."""
     if size.queries is None or size.query_loss is None:
         return 0
-    loss, counts = size.query_loss, size.queries
+    known = _most_bytes(size, size.queries, partial(_query_bytes, size, size.query_loss))
+    if size.n_engines == 1:
+        return known
+    n_rows = size.train.n_rows
+    return known + moved_score_bytes(size, n_rows) + bytes_of(gradient_shapes(n_rows, n_rows, size.n_engines))
+
+
+def moved_score_bytes(size: FitSize, n_rows: int) -> int:
+    """Return the bytes of `MovedScores`, if all of a GPU's rows are of queries that others rank, as may be where the
+    rows of queries lie in no order."""
+    return bytes_of(score_shapes(n_rows, n_rows, n_rows, size.n_engines))
+
+
+def _most_bytes(size: FitSize, counts: QueryCounts, bytes_of_queries: Callable[[QueryCounts], int]) -> int:
+    """Return what the queries of an engine take at most, of which others may have rows."""
+    return max(bytes_of_queries(counts), bytes_of_queries(counts.joined(size.n_engines)))
+
+
+def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
     if isinstance(loss, ListLoss):
         n_parts = [(large_parts(own), n) for own, n in counts.of_sizes]
         n_large = sum(n for own, n in n_parts if own)
@@ -237,9 +263,12 @@ def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) 
 
 def joining_bytes(size: FitSize) -> int:
     """Return the bytes of margins and gradients of all rows while those of several groups are put together for a
-    ranking loss, which needs whole queries."""
+    ranking loss, which needs whole queries; with as many rows of other engines, and places of those that go there,
+    where these have rows of the same queries."""
     groups = [n for n in (size.train.resident_rows, *(group.n_rows for group in size.train.groups)) if n]
-    return 3 * 4 * size.train.n_rows if size.queries is not None and len(groups) > 1 else 0
+    if size.queries is None:
+        return 0
+    return (3 * 4 * (len(groups) > 1) + (2 * 3 * 4 + 8) * (size.n_engines > 1)) * size.train.n_rows
 
 
 def histograms_bytes(size: FitSize) -> int:

@@ -67,6 +67,10 @@ class QueryCounts(NamedTuple):
     of_sizes: tuple[tuple[int, int], ...]
     """Rows of a query, and how many queries have so many."""
 
+    def joined(self, n_engines: int) -> QueryCounts:
+        """Return as many rows of fewer queries, where other engines have as many rows of each."""
+        return QueryCounts(tuple((size * n_engines, -(-n // n_engines)) for size, n in self.of_sizes))
+
     @property
     def n_rows(self) -> int:
         return sum(size * n for size, n in self.of_sizes)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
+from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.query_order import THREADS, TILE, LargeQueries, QueryOrder, padded, room
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
@@ -79,7 +80,7 @@ class QueryKernels:
     """
 
     def __init__(self, runtime: Runtime, loss: QueryLoss, queries: Queries) -> None:
-        self._runtime, self._loss = runtime, loss
+        self.runtime, self._loss = runtime, loss
         self._variant = {"WEIGHT": int(loss.weight), "DRAWN": int(loss.drawn > 0)}
         sizes = np.diff(queries.begins)
         rule = pair_rule(loss, queries.label, queries.begins)
@@ -97,13 +98,13 @@ class QueryKernels:
     def fill(self, key: np.uint64, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue: `g` and `h` of all rows of queries, float32 of shape (rows,); `key` : that of the round's draws."""
         if self._loss.drawn:
-            overwrite(self._runtime, self._draw_keys, np.array([key], np.uint64))
+            overwrite(self.runtime, self._draw_keys, np.array([key], np.uint64))
         self.fill_next(margin, g, h)
 
     def follow(self, draw_keys: UInt64, ended: DeviceArray) -> None:
         """Take the keys of draws of all rounds, of which `fill_next` uses the one after `ended`, int32 of shape (1,)
         on the device."""
-        self._draw_keys, self._ended = to_device(self._runtime, draw_keys), ended
+        self._draw_keys, self._ended = to_device(self.runtime, draw_keys), ended
 
     def fill_next(self, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue what `fill` does, with the key that is next."""
@@ -111,7 +112,7 @@ class QueryKernels:
         rules = loss.top, loss.drawn, int(loss.normalized), int(loss.by_score)
         tables = [held[name] for name in ("order", "begins", "gains", "steps", "scales", "worths", "factors")]
         for each in self._sorted.blocks:
-            self._runtime.kernel("queries", "fill_queries", **self._variant)(
+            self.runtime.kernel("queries", "fill_queries", **self._variant)(
                 len(each.which), each.threads, each.which, *tables, *rules, *self._draws, margin, g, h,
                 shared_bytes=each.shared_bytes,
             )  # fmt: skip
@@ -137,7 +138,7 @@ class QueryKernels:
         begins, keys = held["begins"], large.sorted_keys(held["begins"], held["order"], margin)
 
         def launch(name: str, *arguments: DeviceArray | int | None, parts: int = 1, threads: int = THREADS) -> None:
-            kernel = self._runtime.kernel("queries", name, **self._variant)
+            kernel = self.runtime.kernel("queries", name, **self._variant)
             kernel(parts * large.n_tiles, threads, large.tiles, *arguments)
 
         if loss.weight == PairWeight.MAP:
@@ -166,14 +167,18 @@ class QueryChunk:
     stored : StoredChunk
         Where they are stored; those of rows of no query stay as they are.
     margin : float32, shape (rows,)
+    moved : MovedRows, optional
+        Where some rows' gradients are computed on other GPUs.
     """
 
-    def __init__(self, kernels: QueryKernels | ListKernels, stored: StoredChunk, margin: DeviceArray) -> None:
-        self._kernels, self._stored, self._margin = kernels, stored, margin
+    def __init__(self, kernels: QueryKernels | ListKernels, stored: StoredChunk, margin: DeviceArray,
+                 moved: MovedRows | None) -> None:  # fmt: skip
+        self._stored, self._margin = stored, margin
+        self._fill = kernels.fill_next if moved is None else partial(moved.fill, kernels.fill_next)
 
     def find_range(self, tops: DeviceArray) -> None:
         g, h = self._stored.stored()
-        self._kernels.fill_next(self._margin, flat(g), flat(h))
+        self._fill(self._margin, flat(g), flat(h))
         self._stored.find_range(tops)
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:

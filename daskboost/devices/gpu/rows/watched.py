@@ -11,6 +11,7 @@ import numpy as np
 from daskboost.devices.cpu.query_metrics import Measure
 from daskboost.devices.gpu.rows.gradients import softmax_probabilities
 from daskboost.devices.gpu.rows.metrics import THREADS, MetricKernels, ScoredRows
+from daskboost.devices.gpu.rows.moved_rows import MovedScores
 from daskboost.devices.gpu.rows.ranked import RankedLabels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays
 from daskboost.devices.losses import LinkKernel
@@ -79,15 +80,18 @@ class WatchedRows:
         Of the groups that the rows lie in, one after the other.
     ranked : RankedLabels, optional
         The rows by their queries, for metrics of these.
+    moved : MovedScores, optional
+        Where other GPUs rank some of the rows.
     """
 
     def __init__(self, room: WatchedRoom, link: LinkKernel, label: DeviceArray, weight: DeviceArray | None,
-                 margins: Margins, ranked: RankedLabels | None = None) -> None:  # fmt: skip
+                 margins: Margins, ranked: RankedLabels | None = None, moved: MovedScores | None = None
+                 ) -> None:  # fmt: skip
         self.label, self.weight = label, weight
         self._room, self._link, self._margins = room, link, margins
         self._predictions: DeviceArray = self._seen()
         self._parameters: dict[tuple[float, ...], DeviceArray] = {}
-        self._ranked = ranked
+        self._ranked, self._moved = ranked, moved
         self._is_counted = self._is_ranked = False
 
     @property
@@ -143,7 +147,8 @@ class WatchedRows:
         """Launch `RankedLabels.add_values` of these rows, whose scores are sorted once for all metrics."""
         assert self._ranked is not None  # checked before (`check_evaluated_queries`)
         if not self._is_ranked:
-            self._ranked.rank(self.prediction)
+            own = self.prediction
+            self._ranked.rank(own if self._moved is None else self._moved.of_all(own))
             self._is_ranked = True
         self._ranked.add_values(measure, state)
 
