@@ -179,6 +179,11 @@ class Objective(ABC):
         """
         return None
 
+    @property
+    def why_not_continued(self) -> str:
+        """Return why training cannot go on from a model of it, as ``init_model``; empty where it can."""
+        return ""
+
     @abstractmethod
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         """First and second derivative of the loss by the margin, not weighted.
