@@ -38,20 +38,20 @@ class PositionBias:
     (Hu et al., "Unbiased LambdaMART", 2019)."""
 
     relevant: tuple[float, ...]
-    """Beside that of the first place, of rows that are clicked (``ti+``)."""
+    """Chances of rows that are clicked, divided by that of the first place (``ti+``)."""
     irrelevant: tuple[float, ...]
-    """The same of rows that are not (``tj-``)."""
+    """Chances of rows that are not, likewise (``tj-``)."""
     norm: str
     """``lambdarank_bias_norm``."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], section: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any], norm: object) -> Self:
         """Read it from `learner.objective` of a model; ModelFormatError where it has no such numbers."""
         try:
             found = [tuple(float(value) for value in config[name]) for name in ("ti+", "tj-")]
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFormatError("objective.ti+ and .tj- of the model are no numbers of positions") from error
-        return cls(found[0], found[1], str(section.get("lambdarank_bias_norm", "1")))
+        return cls(found[0], found[1], str(norm))
 
     def config(self) -> dict[str, Float32]:
         """Return its arrays by their names in `learner.objective`."""
@@ -159,7 +159,8 @@ class RankingObjective(QueryObjective):
         given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
         made = cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
         is_unbiased = str(found.get("lambdarank_unbiased", "0")) != "0"
-        return replace(made, position_bias=PositionBias.from_config(config, found) if is_unbiased else None)
+        norm = found.get("lambdarank_bias_norm", "1")
+        return replace(made, position_bias=PositionBias.from_config(config, norm) if is_unbiased else None)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,13 @@ Nothing here waits for the device, and nothing is allocated once objects are mad
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.query_lists import list_rule
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite
 from daskboost.devices.losses import ListKernel, ListLoss
-from daskboost.dtypes import Int64, UInt64
+from daskboost.dtypes import Array, Int64, UInt64
 
 THREADS = 256
 """Threads of a block, as in `kernels/query_lists.cu`."""
@@ -61,7 +58,7 @@ class ListKernels:
         small = np.flatnonzero(sizes <= WARP_ROWS)
         small = small[np.argsort(-sizes[small], kind="stable")]  # warps of a block take about as long
         self._held = make_arrays(runtime, list_shapes(loss, len(queries.label), len(sizes), len(large), len(parts)))
-        held: dict[str, npt.NDArray[Any]] = {
+        held: dict[str, Array] = {
             "order": queries.order, "labels": queries.label, "begins": queries.begins, "totals": rule.totals,
             "factors": rule.factors, "which": small, "parts": parts,
         }  # fmt: skip
