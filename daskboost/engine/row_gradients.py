@@ -25,9 +25,10 @@ from daskboost.engine.query_owners import OwnedQueries
 from daskboost.engine.query_rows import QueryRows
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
+from daskboost.errors import DataError
 from daskboost.fit.messages import GradientRange, StartRound, StartTree
 from daskboost.fit.peers import ONLY, Peers
-from daskboost.objectives.objective import kernel_of
+from daskboost.objectives.objective import Objective, kernel_of
 
 T = TypeVar("T")
 
@@ -350,6 +351,7 @@ class QueryGradients(Gradients):
         """Return what fills the gradients of queries' rows."""
         loss = self._setup.objective.query_loss
         assert loss is not None
+        check_sizes(self._setup.objective, int(np.diff(rows.begins).max(initial=0)))
         return self._device.query_loops(loss, Queries(
             rows.order, rows.begins, rows.label, rows.ids if loss.drawn else np.empty(0, np.uint64),
             rows.factors(by_weight=not self._setup.recipe.small_data),
@@ -416,6 +418,16 @@ class QueryGradients(Gradients):
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
         return None
+
+
+def check_sizes(objective: Objective, n_rows: int) -> None:
+    """Refuse the largest query, of so many rows, where its gradients would take too long: DataError."""
+    if n_rows > objective.most_query_rows:
+        raise DataError(
+            f"objective {objective.name!r} takes all pairs of rows of a query, at most {objective.most_query_rows} "
+            f"rows, and the largest has {n_rows}; use objective='rank:pairwise', which pairs the first rows with all, "
+            "or some rows of each with lambdarank_pair_method='mean'"
+        )
 
 
 def _nothing() -> None:

@@ -154,7 +154,7 @@ def _base_score(booster: Booster) -> tuple[str, bool]:
 
 def _own_attribute(booster: Booster) -> dict[str, str]:
     encoder, objective = booster.schema.encoder, booster.objective.config()
-    is_foreign = objective != booster.objective.foreign_config()
+    is_foreign = objective["name"] != booster.objective.foreign_config()["name"]
     if not booster.params and encoder is None and not is_foreign:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}

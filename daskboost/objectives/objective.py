@@ -134,6 +134,8 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """XGBoost's name."""
+    most_query_rows: ClassVar[int] = 2**31 - 1
+    """Rows of a query that it takes, of a loss of queries."""
     needs: ClassVar[tuple[str, ...]] = ("label",)
     """Fields of `RowColumns` that data sets must have for it."""
     section: ClassVar[str] = ""
@@ -176,6 +178,11 @@ class Objective(ABC):
         algorithm 3 (LAD_TreeBoost).
         """
         return None
+
+    @property
+    def why_not_continued(self) -> str:
+        """Return why training cannot go on from a model of it, as ``init_model``; empty where it can."""
+        return ""
 
     @abstractmethod
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
+
 from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import config_section
@@ -27,6 +30,32 @@ NOT_SET = 2**32 - 1
 """How XGBoost's files say that it is not given."""
 MOST_EXPONENTIAL_LABEL = 31
 """Largest label whose exponential gain, 2**label - 1, XGBoost takes; gains beyond would hide those of all others."""
+
+
+@dataclass(frozen=True)
+class PositionBias:
+    """How likely rows at each place of their query's order are to be clicked, as XGBoost has estimated from pairs
+    (Hu et al., "Unbiased LambdaMART", 2019)."""
+
+    relevant: tuple[float, ...]
+    """Chances of rows that are clicked, divided by that of the first place (``ti+``)."""
+    irrelevant: tuple[float, ...]
+    """Chances of rows that are not, likewise (``tj-``)."""
+    norm: str
+    """``lambdarank_bias_norm``."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], norm: object) -> Self:
+        """Read it from `learner.objective` of a model; ModelFormatError where it has no such numbers."""
+        try:
+            found = [tuple(float(value) for value in config[name]) for name in ("ti+", "tj-")]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFormatError("objective.ti+ and .tj- of the model are no numbers of positions") from error
+        return cls(found[0], found[1], str(norm))
+
+    def config(self) -> dict[str, Float32]:
+        """Return its arrays by their names in `learner.objective`."""
+        return {"ti+": np.array(self.relevant, np.float32), "tj-": np.array(self.irrelevant, np.float32)}
 
 
 @dataclass(frozen=True)
@@ -61,6 +90,8 @@ class RankingObjective(QueryObjective):
     lambdarank_normalization: bool = True
     lambdarank_score_normalization: bool = True
     ndcg_exp_gain: bool = True
+    position_bias: PositionBias | None = None
+    """What a model of XGBoost's brings, to be kept in its file."""
 
     @property
     def n_pairs(self) -> int:
@@ -84,17 +115,27 @@ class RankingObjective(QueryObjective):
         check_relevance(self.name, stats)
 
     def parameters(self) -> dict[str, Any]:
-        return {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
+        found = {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
+        del found["position_bias"]
+        return found
+
+    @property
+    def why_not_continued(self) -> str:
+        if self.position_bias is None:
+            return ""
+        return "it corrects for the positions of clicks (lambdarank_unbiased), which daskboost does not"
 
     def config(self) -> dict[str, Any]:
         pairs = NOT_SET if self.lambdarank_num_pair_per_sample is None else self.lambdarank_num_pair_per_sample
-        return {"name": self.name, self.section: {
-            "lambdarank_bias_norm": "1",
+        bias = self.position_bias
+        biases = {} if bias is None else bias.config()
+        return {"name": self.name, **biases, self.section: {
+            "lambdarank_bias_norm": "1" if bias is None else bias.norm,
             "lambdarank_normalization": str(int(self.lambdarank_normalization)),
             "lambdarank_num_pair_per_sample": str(pairs),
             "lambdarank_pair_method": self.lambdarank_pair_method,
             "lambdarank_score_normalization": str(int(self.lambdarank_score_normalization)),
-            "lambdarank_unbiased": "0",
+            "lambdarank_unbiased": str(int(bias is not None)),
             "ndcg_exp_gain": str(int(self.ndcg_exp_gain)),
         }}  # fmt: skip
 
@@ -104,7 +145,7 @@ class RankingObjective(QueryObjective):
         given["lambdarank_pair_method"] = params.get("lambdarank_pair_method") or "topk"
         given["lambdarank_num_pair_per_sample"] = pairs = params.get("lambdarank_num_pair_per_sample")
         check_pairs(given)
-        flags = {name: bool(given[name]) for name in PAIR_FLAGS}
+        flags: dict[str, Any] = {name: bool(given[name]) for name in PAIR_FLAGS}
         return cls(given["lambdarank_pair_method"], None if pairs is None else int(pairs), **flags)
 
     @classmethod
@@ -116,7 +157,10 @@ class RankingObjective(QueryObjective):
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"objective.{cls.section} of the model has a value that is no number") from error
         given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
-        return cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
+        made = cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
+        is_unbiased = str(found.get("lambdarank_unbiased", "0")) != "0"
+        norm = found.get("lambdarank_bias_norm", "1")
+        return replace(made, position_bias=PositionBias.from_config(config, norm) if is_unbiased else None)
 
 
 @dataclass(frozen=True)

@@ -387,6 +387,11 @@ def check_init_model(
             f"init_model was trained for {model.objective.name!r} with {model.n_outputs} outputs, the fit is "
             f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
         )
+    if model.objective.why_not_continued:
+        raise ParameterError(
+            f"init_model cannot be continued: {model.objective.why_not_continued}; train a new model, or go on with "
+            "the library that made it"
+        )
     if model.trees and model.has_vectors != vectors:
         raise ParameterError(
             f"the leaves of init_model {'are' if model.has_vectors else 'are not'} vectors (multi_strategy="

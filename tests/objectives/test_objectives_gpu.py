@@ -20,8 +20,14 @@ from daskboost.objectives.objective_names import make_objective, objective_names
 from daskboost.objectives.own_objective import CustomObjective
 
 
+def of_rows() -> list[str]:
+    """Names of objectives whose gradients are those of each row alone."""
+    names = [name for name in objective_names() if not name.startswith("test:")]
+    return [name for name in names if make_objective(name, PARAMS).query_loss is None]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [n for n in objective_names() if not n.startswith(("test:", "rank:"))])
+@pytest.mark.parametrize("name", of_rows())
 def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     import cupy
 
@@ -80,7 +86,7 @@ def test_a_kernel_is_lost_with_the_gradients_it_computes() -> None:
     assert kernel_of(CustomObjective(lambda label, margin: (margin, margin))) is None
 
 
-NAMES = [*(n for n in objective_names() if not n.startswith(("test:", "rank:"))), "flatter"]
+NAMES = [*of_rows(), "flatter"]
 HOW: dict[str, dict[str, Any]] = {
     "by weight": {"score_function": "l2", "interaction_constraints": [[0, 1], [1, 2, 3]]},
     "samples": {"out_of_core": "sampled", "subsample": 0.3},

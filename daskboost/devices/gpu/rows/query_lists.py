@@ -5,16 +5,13 @@ Nothing here waits for the device, and nothing is allocated once objects are mad
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.query_lists import list_rule
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite
 from daskboost.devices.losses import ListKernel, ListLoss
-from daskboost.dtypes import Int64, UInt64
+from daskboost.dtypes import Array, Int64, UInt64
 
 THREADS = 256
 """Threads of a block, as in `kernels/query_lists.cu`."""
@@ -54,14 +51,14 @@ class ListKernels:
     """
 
     def __init__(self, runtime: Runtime, loss: ListLoss, queries: Queries) -> None:
-        self._runtime, self._loss = runtime, loss
+        self.runtime, self._loss = runtime, loss
         sizes = np.diff(queries.begins)
         large, parts = np.flatnonzero(sizes > WARP_ROWS), _parts(sizes)
         rule = list_rule(loss, queries)
         small = np.flatnonzero(sizes <= WARP_ROWS)
         small = small[np.argsort(-sizes[small], kind="stable")]  # warps of a block take about as long
         self._held = make_arrays(runtime, list_shapes(loss, len(queries.label), len(sizes), len(large), len(parts)))
-        held: dict[str, npt.NDArray[Any]] = {
+        held: dict[str, Array] = {
             "order": queries.order, "labels": queries.label, "begins": queries.begins, "totals": rule.totals,
             "factors": rule.factors, "which": small, "parts": parts,
         }  # fmt: skip
@@ -98,7 +95,7 @@ class ListKernels:
             )  # fmt: skip
 
     def _launch(self, name: str, blocks: int, *arguments: DeviceArray | np.float32 | float) -> None:
-        self._runtime.kernel("query_lists", name, LOSS=int(self._loss.kernel))(blocks, THREADS, *arguments)
+        self.runtime.kernel("query_lists", name, LOSS=int(self._loss.kernel))(blocks, THREADS, *arguments)
 
 
 def _parts(sizes: Int64) -> Int64:

@@ -28,7 +28,7 @@ class OrderKernels(QueryKernels):
         assert orders is not None
         names = ("order", "begins", "gains", "steps", "scales", "worths", "factors", "fades")
         for each in self._sorted.blocks:
-            self._runtime.kernel("yetirank", "fill_orders", WEIGHT=int(loss.weight))(
+            self.runtime.kernel("yetirank", "fill_orders", WEIGHT=int(loss.weight))(
                 len(each.which), each.threads, each.which, *(known[name] for name in names), loss.top, loss.drawn,
                 orders.neighbors, *self._noise, margin, g, h, shared_bytes=each.shared_bytes,
             )  # fmt: skip
@@ -49,7 +49,7 @@ class OrderKernels(QueryKernels):
         begins, order, gains, steps, fades = (known[name] for name in ("begins", "order", "gains", "steps", "fades"))
 
         def launch(name: str, *arguments: DeviceArray | float | None) -> None:
-            kernel = self._runtime.kernel("yetirank", name, WEIGHT=int(loss.weight))
+            kernel = self.runtime.kernel("yetirank", name, WEIGHT=int(loss.weight))
             kernel(large.n_tiles, THREADS, large.tiles, *arguments)
 
         firsts, keys = own["firsts"], own["noisy"]
