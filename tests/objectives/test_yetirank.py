@@ -15,6 +15,7 @@ from daskboost.data.input.labels import LabelStats
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.yetirank import OrderLoops
+from daskboost.devices.losses import QueryLoss
 from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.metrics.metric_names import make_metric
@@ -27,7 +28,7 @@ MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
 def fill(params: dict[str, Any], qid: Any, label: Any, margin: Any, ids: Any = None, threads: int = 1) -> Any:
     """Return g and h, shape (2, rows); `ids` : global ids, by default the rows' places."""
     loss = make_objective("yetirank", params).query_loss
-    assert loss is not None
+    assert isinstance(loss, QueryLoss)
     ids = np.arange(len(qid), dtype=np.uint64) if ids is None else ids
     rows = QueryRows.of(qid, np.asarray(label, np.float32), None)
     order = rows.order[np.lexsort((ids[rows.order], qid[rows.order]))]  # as rows of these ids would lie
