@@ -186,6 +186,7 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query
 }
 
 // `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.
+// `curvature` : what second derivatives are multiplied by.
 // `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
 // `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
 // Dynamic shared memory, by the least power of two from the number of its rows on: 12 bytes; 8 more for MAP; 20 more for
@@ -193,8 +194,8 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
     const float* __restrict__ gains, const double* __restrict__ steps, const double* __restrict__ scales,
-    const float* __restrict__ worths, const double* __restrict__ factors, i32 top, i32 drawn, i32 is_normalized,
-    i32 is_by_score, const u32* __restrict__ by_label, const u32* __restrict__ groups, const u64* __restrict__ ids,
+    const float* __restrict__ worths, const double* __restrict__ factors, double curvature, i32 top, i32 drawn,
+    i32 is_normalized, i32 is_by_score, const u32* __restrict__ by_label, const u32* __restrict__ groups, const u64* __restrict__ ids,
     const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ margins,
     float* __restrict__ g, float* __restrict__ h) {
     DYNAMIC_SHARED(u64, keys);
@@ -259,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
         const u32 row = order[begin + static_cast<u32>(keys[i])];
         g[row] = gradient_of(static_cast<i64>(sums[2 * i]), scale, factor);
-        h[row] = gradient_of(static_cast<i64>(sums[2 * i + 1]), scale, factor);
+        h[row] = gradient_of(static_cast<i64>(sums[2 * i + 1]), scale, factor * curvature);
     }
 #else
 #pragma unroll
@@ -270,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
         if (i < n_sums) found.g += static_cast<i64>(sums[2 * i]), found.h += static_cast<i64>(sums[2 * i + 1]);
         const u32 row = order[begin + static_cast<u32>(keys[i])];
         g[row] = gradient_of(found.g, scale, factor);
-        h[row] = gradient_of(found.h, scale, factor);
+        h[row] = gradient_of(found.h, scale, factor * curvature);
     }
 #endif
 }
@@ -379,8 +380,8 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
 // Gradients of all rows of large queries.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
-    const u64* __restrict__ keys, const double* __restrict__ scales, const double* __restrict__ factors, i32 drawn,
-    i32 is_normalized, const u64* __restrict__ sums, const u64* __restrict__ totals, float* __restrict__ g,
+    const u64* __restrict__ keys, const double* __restrict__ scales, const double* __restrict__ factors, double curvature,
+    i32 drawn, i32 is_normalized, const u64* __restrict__ sums, const u64* __restrict__ totals, float* __restrict__ g,
     float* __restrict__ h) {
     const Tile tile = tiles[blockIdx.x];
     const double scale = scales[tile.query];
@@ -392,6 +393,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
         const u32 row = order[begins[tile.query] + static_cast<u32>(keys[place])];
         const float otherwise = is_finite ? 0.0f : not_a_number();
         g[row] = has_pairs ? gradient_of(static_cast<i64>(sums[2 * place]), scale, factor) : otherwise;
-        h[row] = has_pairs ? gradient_of(static_cast<i64>(sums[2 * place + 1]), scale, factor) : otherwise;
+        h[row] = has_pairs ? gradient_of(static_cast<i64>(sums[2 * place + 1]), scale, factor * curvature) : otherwise;
     }
 }

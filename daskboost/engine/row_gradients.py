@@ -22,8 +22,9 @@ from daskboost.dtypes import Array, Float32, Float64, UInt64, flat
 from daskboost.engine.query_rows import QueryRows, global_ids
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
+from daskboost.errors import DataError
 from daskboost.fit.messages import GradientRange, StartRound, StartTree
-from daskboost.objectives.objective import kernel_of
+from daskboost.objectives.objective import Objective, kernel_of
 
 T = TypeVar("T")
 
@@ -324,12 +325,13 @@ class QueryGradients(Gradients):
         Raises
         ------
         DataError
-            Rows of a query with different weights.
+            Rows of a query with different weights, or a query that is too large.
         """
         super().hold(rows, given)
         loss, groups = self._setup.objective.query_loss, rows.train.groups
         assert loss is not None
         found = QueryRows.of_groups(groups)
+        check_sizes(self._setup.objective, int(np.diff(found.begins).max(initial=0)))
         self._loops = self._device.query_loops(loss, Queries(
             found.order, found.begins, found.label,
             global_ids(groups)[found.order] if loss.drawn else np.empty(0, np.uint64),
@@ -363,6 +365,16 @@ class QueryGradients(Gradients):
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
         return None
+
+
+def check_sizes(objective: Objective, n_rows: int) -> None:
+    """Refuse the largest query, of so many rows, where its gradients would take too long: DataError."""
+    if n_rows > objective.most_query_rows:
+        raise DataError(
+            f"objective {objective.name!r} takes all pairs of rows of a query, at most {objective.most_query_rows} "
+            f"rows, and the largest has {n_rows}; use objective='rank:pairwise', which pairs the first rows with all, "
+            "or some rows of each with lambdarank_pair_method='mean'"
+        )
 
 
 def _nothing() -> None:

@@ -134,6 +134,8 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """XGBoost's name."""
+    most_query_rows: ClassVar[int] = 2**31 - 1
+    """Rows of a query that it takes, of a loss of queries."""
     needs: ClassVar[tuple[str, ...]] = ("label",)
     """Fields of `RowColumns` that data sets must have for it."""
     section: ClassVar[str] = ""

@@ -9,6 +9,7 @@ from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.classification import Logistic, LogisticRaw, LogisticRegression, SoftMax, SoftProb
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.own_objective import CustomObjective
+from daskboost.objectives.pair_logit import PairLogit
 from daskboost.objectives.query_lists import QueryRmse, QuerySoftMax
 from daskboost.objectives.ranking import RankMap, RankNdcg, RankPairwise
 from daskboost.objectives.regression import (
@@ -31,7 +32,7 @@ FOREIGN_NAMES = {
     **dict.fromkeys(("poisson", "Poisson"), "count:poisson"),
     **dict.fromkeys(("binary", "log_loss", "Logloss", "cross_entropy"), "binary:logistic"),
     **dict.fromkeys(("multiclass", "softmax", "MultiClass"), "multi:softprob"),
-    "lambdarank": "rank:ndcg", "PairLogit": "rank:pairwise", "QuerySoftMax": "querysoftmax", "QueryRMSE": "queryrmse",
+    "lambdarank": "rank:ndcg", "PairLogit": "pairlogit", "QuerySoftMax": "querysoftmax", "QueryRMSE": "queryrmse",
     "YetiRank": "yetirank",
 }  # fmt: skip
 """Names of other libraries and of XGBoost's past: by spelling, "reg:linear" would be taken for "reg:logistic"."""
@@ -97,5 +98,5 @@ def objective_from_config(config: object) -> Objective:
 
 for _kind in (SquaredError, AbsoluteError, PseudoHuberError, QuantileError, Poisson, Gamma, Tweedie, Logistic,
               LogisticRegression, LogisticRaw, SoftProb, SoftMax, RankNdcg, RankPairwise, RankMap,
-              QuerySoftMax, QueryRmse, YetiRank):  # fmt: skip
+              PairLogit, QuerySoftMax, QueryRmse, YetiRank):  # fmt: skip
     register_objective(_kind)

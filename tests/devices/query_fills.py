@@ -24,7 +24,7 @@ def make_rows(loss: QueryLoss, sizes: tuple[int, ...], ties: str, weighted: bool
     qid = np.repeat(np.arange(len(sizes)), sizes)
     n = len(qid)
     label = rng.integers(0, 2 if loss.weight == PairWeight.MAP else 5, n).astype(np.float32)
-    label = label / np.float32(4 if loss.weight == PairWeight.ERR else 1)
+    label = label / np.float32(4) if loss.weight == PairWeight.ERR else label
     label[qid == 5] = 1
     margin = rng.normal(size=n).astype(np.float32) * 2
     margin = {"none": margin, "some": margin.round(1), "all": np.zeros_like(margin)}[ties]

@@ -61,7 +61,8 @@ def test_rules(number: int, make_runtime: MakeRuntime) -> None:
 LOSSES = [
     QueryLoss(weight, 0 if drawn else 70 if weight == PairWeight.MAP else 32, drawn, True, True, True)
     for weight in WEIGHTS for drawn in (0, 2)
-]  # fmt: skip
+]
+ALL_PAIRS = QueryLoss(PairWeight.ONE, 2**16, 0, False, False, False, curvature=0.5)  # fmt: skip
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")
@@ -70,6 +71,27 @@ def test_large_queries(loss: QueryLoss, sizes: tuple[int, ...], runtime: Runtime
     """As large as a block takes, and larger, sorted in two tiles and in three."""
     rows = make_rows(loss, sizes, "some", weighted=False)
     check_bits(fill(loss, rows, runtime), fill(loss, rows, None))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_all_pairs(weighted: bool, runtime: Runtime) -> None:
+    """Each pair of rows with different labels counts the same, once, in queries of a block and of tiles."""
+    rows = make_rows(ALL_PAIRS, (*SIZES, 2100), "some", weighted)
+    found = fill(ALL_PAIRS, rows, runtime)
+    check_bits(found, fill(ALL_PAIRS, rows, None))
+    qid, label, margin, weight = rows
+    own = np.isin(qid, (2, 5, 6)) & (True if weight is None else weight > 0)
+    counted = np.unique(qid if weight is None else qid[weight > 0])
+    norm = 1.0 if weight is None else len(counted) / sum(weight[qid == query].max() for query in counted)
+    for query in np.unique(qid[own]):
+        at = np.flatnonzero(own & (qid == query))
+        y, s = label[at], margin[at].astype(np.float64)
+        chance = 1 / (1 + np.exp(s[:, None] - s))
+        pull = np.where(y[:, None] > y, -chance, 0) + np.where(y[:, None] < y, 1 - chance, 0)
+        bend = np.where(y[:, None] != y, chance * (1 - chance), 0)
+        factor = norm * (1.0 if weight is None else weight[at[0]])
+        np.testing.assert_allclose(found[0][at], factor * pull.sum(1), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found[1][at], factor * bend.sum(1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [20, 2100])

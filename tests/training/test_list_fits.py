@@ -17,8 +17,9 @@ from daskboost import Booster, DaskBoostRanker, QuantizedDataset, plan, train
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.objective_names import make_objective
+from daskboost.objectives.pair_logit import PairLogit
 
-NAMES = ("querysoftmax", "queryrmse")
+NAMES = ("querysoftmax", "queryrmse", "pairlogit")
 PARAMS: dict[str, Any] = {"max_depth": 4, "max_bin": 32, "n_jobs": 1, "min_child_weight": 0}
 
 
@@ -58,6 +59,14 @@ def test_scores_rank_and_files_keep_the_loss(name: str) -> None:
     loaded = xgboost.Booster(model_file=bytearray(booster.to_bytes("json")))
     theirs = loaded.predict(xgboost.DMatrix(rows["X"]), output_margin=True)
     np.testing.assert_array_equal(theirs, booster.predict(rows["X"]))
+
+
+def test_queries_whose_pairs_are_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PairLogit, "most_query_rows", 9)
+    rows = make_data(200, weighted=False, large=False)
+    data = QuantizedDataset(rows["X"], rows["y"], qid=rows["qid"] % 4)
+    with pytest.raises(DataError, match="takes all pairs of rows of a query, at most 9 rows"):
+        train({"objective": "pairlogit"}, data, 1)
 
 
 def test_softmax_learns_nothing_from_queries_without_labels() -> None:

@@ -79,6 +79,8 @@ class PairRule(NamedTuple):
     worth: Float32
     """What pairs of each query count, times its scale: all the same, or times the difference of both gains and that of
     both places' discounts, or times the change of a sum of precisions."""
+    curvature: float
+    """What second derivatives are multiplied by."""
 
 
 class Ranked(NamedTuple):
@@ -288,11 +290,13 @@ def has_pairs(rule: PairRule, query: int, places: Int64, scores: Float32, g: Flo
 
 
 @njit(nogil=True, error_model="numpy")
-def write_gradients(sums: Int64, places: Int64, scale: float, factor: float, g: Float32, h: Float32) -> None:
-    """Write the gradients of rows at these places."""
+def write_gradients(
+    sums: Int64, places: Int64, scale: float, factor: float, curvature: float, g: Float32, h: Float32
+) -> None:
+    """Write the gradients of rows at these places, second derivatives `curvature` times."""
     for i in range(len(places)):
         g[places[i]] = np.float32(np.float64(sums[i, 0]) / scale * factor)
-        h[places[i]] = np.float32(np.float64(sums[i, 1]) / scale * factor)
+        h[places[i]] = np.float32(np.float64(sums[i, 1]) / scale * (factor * curvature))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -321,7 +325,7 @@ def fill_queries(
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
             total = _add_drawn(rows, rule, drawn, worth, by_score)
         factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
-        write_gradients(rows.sums, places[order], scale, factor, g, h)
+        write_gradients(rows.sums, places[order], scale, factor, rule.curvature, g, h)
 
 
 @njit(inline="always", error_model="numpy")
@@ -378,6 +382,7 @@ def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
     rule = PairRule(
         int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
         np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
+        loss.curvature,
     )  # fmt: skip
     _weigh_pairs(label, begins, rule, gains, ideal, 0 if orders is None else orders.neighbors)
     return rule

@@ -151,7 +151,7 @@ def fill_orders(
             for place in range(n):
                 sums[order[place], 0] += rows.sums[place, 0]
                 sums[order[place], 1] += rows.sums[place, 1]
-        write_gradients(sums, places, rule.scale[query], norm_of(rule, 0.0) * queries.factor[query], g, h)
+        write_gradients(sums, places, rule.scale[query], norm_of(rule, 0.0) * queries.factor[query], 1.0, g, h)
 
 
 class OrderLoops(QueryLoops):

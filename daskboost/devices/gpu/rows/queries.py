@@ -108,7 +108,7 @@ class QueryKernels:
     def fill_next(self, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue what `fill` does, with the key that is next."""
         held, loss = self._held, self._loss
-        rules = loss.top, loss.drawn, int(loss.normalized), int(loss.by_score)
+        rules = loss.curvature, loss.top, loss.drawn, int(loss.normalized), int(loss.by_score)
         tables = [held[name] for name in ("order", "begins", "gains", "steps", "scales", "worths", "factors")]
         for each in self._sorted.blocks:
             self._runtime.kernel("queries", "fill_queries", **self._variant)(
@@ -136,7 +136,7 @@ class QueryKernels:
         held, own, loss = self._held, self._of_large, self._loss
         begins, keys = held["begins"], large.sorted_keys(held["begins"], held["order"], margin)
 
-        def launch(name: str, *arguments: DeviceArray | int | None, parts: int = 1, threads: int = THREADS) -> None:
+        def launch(name: str, *arguments: DeviceArray | float | None, parts: int = 1, threads: int = THREADS) -> None:
             kernel = self._runtime.kernel("queries", name, **self._variant)
             kernel(parts * large.n_tiles, threads, large.tiles, *arguments)
 
@@ -152,8 +152,8 @@ class QueryKernels:
             parts=TILE // PART_ROWS, threads=PART_THREADS,
         )  # fmt: skip
         launch(
-            "write_rows", begins, held["order"], keys, held["scales"], held["factors"], loss.drawn,
-            int(loss.normalized), own["sums"], own["totals"], g, h,
+            "write_rows", begins, held["order"], keys, held["scales"], held["factors"], loss.curvature,
+            loss.drawn, int(loss.normalized), own["sums"], own["totals"], g, h,
         )  # fmt: skip
 
 
