@@ -37,6 +37,15 @@ class Measure(NamedTuple):
     """Gain of each label; () where a label is its gain."""
 
 
+class Valuing(NamedTuple):
+    """`Measure` as compiled code takes it."""
+
+    kind: int
+    top: int
+    otherwise: float
+    gain: Float64
+
+
 _NDCG, _AVERAGE, _PRECISION = int(QueryValue.NDCG), int(QueryValue.AVERAGE_PRECISION), int(QueryValue.PRECISION)
 
 
@@ -74,21 +83,20 @@ def _of_hits(kind: int, label: Float32, order: Int64, top: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fill_values(
-    kind: int, top: int, otherwise: float, gain: Float64, label: Float32, score: Float32, begins: Int64,
-    discounts: Float64, out: Float64,
-) -> None:  # fmt: skip
+    measure: Valuing, label: Float32, score: Float32, begins: Int64, discounts: Float64, out: Float64
+) -> None:
     """Write the value of each query, see `query_values`."""
     for query in range(len(begins) - 1):
         rows = slice(begins[query], begins[query + 1])
         own = label[rows]
         if not own.max() > 0:
-            out[query] = otherwise
+            out[query] = measure.otherwise
             continue
         order = np.argsort(-score[rows], kind="mergesort")
-        if kind == _NDCG:
-            out[query] = _ndcg(own, order, top, gain, discounts)
+        if measure.kind == _NDCG:
+            out[query] = _ndcg(own, order, measure.top, measure.gain, discounts)
         else:
-            out[query] = _of_hits(kind, own, order, top)
+            out[query] = _of_hits(measure.kind, own, order, measure.top)
 
 
 def query_values(
@@ -96,5 +104,5 @@ def query_values(
 ) -> None:
     """Write the value of each query into `out`, shape (queries,); `label`, `score` : of rows in the order of
     `Queries.order`, `discounts` : of as many places as the largest query has rows."""
-    gain = np.array(measure.gains, np.float64)
-    _fill_values(measure.kind, measure.top, measure.otherwise, gain, label, score, begins, discounts, out)
+    own = Valuing(measure.kind, measure.top, measure.otherwise, np.array(measure.gains, np.float64))
+    _fill_values(own, label, score, begins, discounts, out)
