@@ -40,12 +40,14 @@ class Config:
 Contender = Callable[[Config, int, Part, Part, int], Vector]
 
 
-def of_xgboost_kind(rank: Callable[[Mapping[str, Any], Part, Part, int], Vector], objective: str) -> Contender:
+def of_xgboost_kind(
+    rank: Callable[[Mapping[str, Any], Part, Part, int], Vector], objective: str, **options: str
+) -> Contender:
     """Return a contender that has XGBoost's names of parameters."""
     def scores(config: Config, seed: int, train: Part, test: Part, rounds: int) -> Vector:
         params = {
             "objective": objective, "learning_rate": config.learning_rate, "max_depth": config.depth,
-            "subsample": config.subsample, "seed": seed,
+            "subsample": config.subsample, "seed": seed, **options,
         }  # fmt: skip
         return rank(params, train, test, rounds)
 
@@ -77,7 +79,9 @@ def of_catboost(loss: str) -> Contender:
 
 
 CONTENDERS: dict[str, Contender] = {
-    **{f"daskboost {name}": of_xgboost_kind(ours.ranking, name) for name in ("rank:ndcg", "rank:pairwise")},
+    **{f"daskboost {name}": of_xgboost_kind(ours.ranking, name) for name in ("rank:ndcg", "rank:pairwise", "yetirank")},
+    **{f"daskboost {name} symmetric": of_xgboost_kind(ours.ranking, name, grow_policy="symmetric")
+       for name in ("rank:ndcg", "yetirank")},
     **{f"xgboost {name}": of_xgboost_kind(peers.xgboost_ranking, name) for name in ("rank:ndcg", "rank:pairwise")},
     **{f"lightgbm {name}": of_lightgbm(name) for name in ("lambdarank",)},
     **{f"catboost {name}": of_catboost(name) for name in ("YetiRank", "QuerySoftMax")},

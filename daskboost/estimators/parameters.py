@@ -277,7 +277,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     lambdarank_normalization: bool = TrainParams.lambdarank_normalization
     lambdarank_score_normalization: bool = TrainParams.lambdarank_score_normalization
     ndcg_exp_gain: bool = TrainParams.ndcg_exp_gain
-    label_gain: Any = TrainParams.label_gain
+    label_gain: Sequence[float] = TrainParams.label_gain
     yetirank_mode: str = TrainParams.yetirank_mode
     yetirank_permutations: int = TrainParams.yetirank_permutations
     yetirank_decay: float = TrainParams.yetirank_decay

@@ -22,8 +22,9 @@ class DaskBoostRanker(BoostedTrees):
     query alone. Rows of a query may lie anywhere, on several workers too. `sample_weight` has a value for each row, the
     same for all rows of a query, where XGBoost's ranker takes one for each query.
 
-    Objectives are those of pairs, ``rank:ndcg``, ``rank:pairwise``, ``rank:map`` and ``pairlogit`` (all pairs of a query),
-    and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as the number of rows alone.
+    Objectives are those of pairs, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map``, ``yetirank`` and
+    ``pairlogit`` (all pairs of a query), and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as the
+    number of rows alone (`docs/ranking.md`).
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ LOSS_PARAMETERS = {
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
 OF_NDCG = ("ndcg_exp_gain", "label_gain")
-"""Those that `ndcg` has beside any objective."""
+"""Parameters that the metric `ndcg` has beside any objective."""
 
 
 def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:

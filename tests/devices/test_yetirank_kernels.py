@@ -78,9 +78,9 @@ def test_rules(number: int, make_runtime: MakeRuntime) -> None:
 def test_large_queries(mode: str, sizes: tuple[int, ...], runtime: Runtime) -> None:
     """As large as a block takes, and larger, sorted in two tiles and in three; relevant rows lie in some alone."""
     loss = make_loss(mode, yetirank_permutations=2, yetirank_neighbors=3)
-    qid, label, margin, _ = make_rows(loss, sizes, "some", weighted=False)
-    label[np.random.default_rng(0).uniform(size=len(label)) < 0.99] = 0
-    check_bits(found := fill(loss, (qid, label, margin, None), runtime), fill(loss, (qid, label, margin, None), None))
+    rows = make_rows(loss, sizes, "some", weighted=True)
+    rows[1][np.random.default_rng(0).uniform(size=len(rows[1])) < 0.99] = 0
+    check_bits(found := fill(loss, rows, runtime), fill(loss, rows, None))
     assert (found[0] != 0).any()
 
 

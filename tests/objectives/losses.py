@@ -14,6 +14,8 @@ PARAMS = {
 }  # fmt: skip
 
 ALL = [make_objective(name, PARAMS) for name in objective_names() if not name.startswith("test:")]
+OF_ROWS = [objective.name for objective in ALL if objective.query_loss is None]
+"""Names of losses whose gradients are those of rows alone."""
 KERNELS = {objective.name: kernel_of(objective) for objective in ALL}
 LOSSES = [
     pytest.param(objective, id=objective.name) for objective in [*ALL, make_objective("binary:logistic")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
-from objectives.losses import PARAMS
+from objectives.losses import OF_ROWS, PARAMS
 from strategies.trees import make_data, quantized
 
 from daskboost import train
@@ -16,18 +16,12 @@ from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.objectives.classification import Logistic
 from daskboost.objectives.objective import Objective, kernel_of
-from daskboost.objectives.objective_names import make_objective, objective_names
+from daskboost.objectives.objective_names import make_objective
 from daskboost.objectives.own_objective import CustomObjective
 
 
-def of_rows() -> list[str]:
-    """Names of objectives whose gradients are those of each row alone."""
-    names = [name for name in objective_names() if not name.startswith("test:")]
-    return [name for name in names if make_objective(name, PARAMS).query_loss is None]
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", of_rows())
+@pytest.mark.parametrize("name", OF_ROWS)
 def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     import cupy
 
@@ -86,7 +80,7 @@ def test_a_kernel_is_lost_with_the_gradients_it_computes() -> None:
     assert kernel_of(CustomObjective(lambda label, margin: (margin, margin))) is None
 
 
-NAMES = [*of_rows(), "flatter"]
+NAMES = [*OF_ROWS, "flatter"]
 HOW: dict[str, dict[str, Any]] = {
     "by weight": {"score_function": "l2", "interaction_constraints": [[0, 1], [1, 2, 3]]},
     "samples": {"out_of_core": "sampled", "subsample": 0.3},

@@ -247,7 +247,7 @@ def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
         return bytes_of(shapes) + 8 * size.n_rounds
     n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
     known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
-    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, counts.n_rows))
+    large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, size.train.n_rows))
     return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds
 
 

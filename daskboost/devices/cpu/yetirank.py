@@ -47,6 +47,7 @@ _1 = np.float32(1)
 class OrderRule(NamedTuple):
     """`NoisyOrders` as compiled code takes it."""
 
+    pairs: PairRule
     neighbors: int
     noise: int
     power: float
@@ -54,14 +55,12 @@ class OrderRule(NamedTuple):
     """-log(1 - label) of rows by query where pairs are weighted by expected reciprocal rank, else of shape (0,)."""
 
 
-def order_rule(loss: QueryLoss, label: Float32) -> OrderRule:
-    """Return the rule of a loss of noisy orders; `label` : by query."""
-    orders = loss.orders
-    assert orders is not None
+def fades_of(loss: QueryLoss, label: Float32) -> Int64:
+    """Return `OrderRule.fades`; `label` : by query."""
     logs = np.empty(len(label) * (loss.weight == PairWeight.ERR))
     logarithms(1.0 - label[: len(logs)].astype(np.float64), logs)
-    fades = np.rint(np.ldexp(np.minimum(-logs, MOST_FADE), FADE_BITS)).astype(np.int64)
-    return OrderRule(orders.neighbors, int(orders.noise), orders.power, fades)
+    fades: Int64 = np.rint(np.ldexp(np.minimum(-logs, MOST_FADE), FADE_BITS)).astype(np.int64)
+    return fades
 
 
 @njit(nogil=True, error_model="numpy")
@@ -128,11 +127,10 @@ def _add_neighbors(rows: Ranked, rule: PairRule, n_neighbors: int, n: int, worth
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_orders(
-    queries: Queries, rule: PairRule, orders: OrderRule, key: np.uint64, margin: Float32, g: Float32, h: Float32,
-    first: int, last: int,
-) -> None:  # fmt: skip
+    queries: Queries, orders: OrderRule, key: np.uint64, margin: Float32, g: Float32, h: Float32, first: int, last: int
+) -> None:
     """Write the gradients of the rows of queries `[first, last)`: `fill_queries` for pairs of noisy orders."""
-    begins = queries.begins
+    rule, begins = orders.pairs, queries.begins
     most = largest_query(begins, first, last)
     rows, noisy, sums = room_for(most), np.empty(most, np.float32), np.empty((most, 2), np.int64)
     for query in range(first, last):
@@ -159,4 +157,7 @@ class OrderLoops(QueryLoops):
 
     def __init__(self, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
         super().__init__(loss, queries, threads)
-        self._fill = partial(fill_orders, queries, self._rule, order_rule(loss, queries.label))
+        orders, fades = loss.orders, fades_of(loss, queries.label)
+        assert orders is not None
+        rule = OrderRule(self._rule, orders.neighbors, int(orders.noise), orders.power, fades)
+        self._fill = partial(fill_orders, queries, rule)

@@ -52,7 +52,7 @@ def row_shapes(loss: QueryLoss, n_rows: int, n_queries: int, most: int) -> Shape
 
 def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all_rows: int) -> Shapes:
     """Return the shapes of what queries that have no block take, once sorted; `n_rows` : of these, each query's
-    padded; `all_rows` : of all queries."""
+    padded; `all_rows` : with those of no query."""
     if loss.orders is not None:
         has_firsts = loss.weight == PairWeight.MRR
         return {
@@ -92,7 +92,7 @@ class QueryKernels:
         self._sorted = QueryOrder(runtime, sizes, partial(block_bytes, loss))
         large = self._sorted.large
         self._of_large = {} if large is None else make_arrays(
-            runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles, len(queries.label))
+            runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles, int(queries.order.max()) + 1)
         )  # fmt: skip
 
     def fill(self, key: np.uint64, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:

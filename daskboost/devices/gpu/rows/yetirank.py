@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries
-from daskboost.devices.cpu.yetirank import order_rule
+from daskboost.devices.cpu.yetirank import fades_of
 from daskboost.devices.gpu.rows.queries import QueryKernels, held
 from daskboost.devices.gpu.rows.query_order import THREADS, LargeQueries
 from daskboost.devices.gpu.runtime.launches import DeviceArray
@@ -19,8 +19,8 @@ class OrderKernels(QueryKernels):
     """`QueryKernels` for pairs of noisy orders; `OrderLoops` of `devices/cpu/yetirank.py` is its twin."""
 
     def _tables(self, queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
-        fades = order_rule(self._loss, queries.label).fades
-        return held(queries, rule) | {"ids": queries.ids, "fades": fades.astype(np.uint32)}
+        fades = fades_of(self._loss, queries.label).astype(np.uint32)
+        return held(queries, rule) | {"ids": queries.ids, "fades": fades}
 
     def fill_next(self, margin: DeviceArray, g: DeviceArray, h: DeviceArray) -> None:
         """Enqueue what `fill` does, with the key that is next."""
