@@ -23,8 +23,8 @@ class DaskBoostRanker(BoostedTrees):
     same for all rows of a query, where XGBoost's ranker takes one for each query.
 
     Objectives are those of pairs, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map``, ``yetirank`` and
-    ``pairlogit`` (all pairs of a query), and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as the
-    number of rows alone (`docs/ranking.md`).
+    ``pairlogit`` (all pairs of a query), and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as
+    the number of rows alone (`docs/ranking.md`).
 
     Parameters
     ----------
