@@ -38,7 +38,8 @@ def make_folds(
     Raises
     ------
     ParameterError
-        Fewer than two folds or fewer rows than folds, no pairs, rows in both halves of a pair, halves without rows.
+        Fewer than two folds or fewer rows than folds, no pairs, rows in both halves of a pair, halves without rows, a
+        query with rows in both halves.
     """
     if isinstance(folds, bool) or isinstance(folds, str) or folds is None:
         raise ParameterError(f"folds={folds!r}: give their number, or pairs of training rows and held-out rows")
@@ -57,7 +58,7 @@ def make_folds(
 
 
 def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
-    made = []
+    made, qid = [], _column(data, "qid") if data.info.has("qid") else None
     for number, pair in enumerate(pairs):
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise ParameterError(f"folds[{number}] must be a pair of training rows and held-out rows")
@@ -68,6 +69,12 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
         if len(both):
             raise ParameterError(
                 f"folds[{number}] has row {both[0]} in both halves; rows held out must not be trained on"
+            )
+        split = np.empty(0, np.int64) if qid is None else np.flatnonzero(held_out & np.isin(qid, qid[train]))
+        if len(split):
+            raise ParameterError(
+                f"folds[{number}] holds out row {split[0]}, but trains on others of its query; keep queries whole, "
+                "by the number of folds, or pairs such as GroupKFold(5).split(X, groups=qid) gives"
             )
         made.append((data.subset(train), data.subset(held_out)))
     return made

@@ -72,6 +72,8 @@ class Fit:
     by_entries: bool = False
     """Whether a GPU searches sorted entries in place of histograms."""
     n_rounds: int = 3
+    n_queries: int = 0
+    """Queries that rows belong to; 0 for none."""
 
 
 def doubled_squares(label: Any, margin: Any) -> tuple[Any, Any]:
@@ -90,6 +92,7 @@ BEST_FIRST: Params = {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 
 SYMMETRIC: Params = {"grow_policy": "symmetric", "max_depth": 3}
 NEWTON, BY_WEIGHT = {"score_function": "newton"}, {"score_function": "l2"}
 DRAWN: Params = {"subsample": 0.7, "colsample_bytree": 0.8}
+RANKED: Params = {"objective": "rank:ndcg", "max_depth": 4}
 MONOTONE: Params = {"monotone_constraints": (1, 0, -1, 0, 0, 0)}
 CERTIFIED: Params = {"out_of_core": "certified"}
 SAMPLED: Params = {"out_of_core": "sampled", "subsample": 0.3}
@@ -120,6 +123,10 @@ FITS: dict[str, Fit] = {
     "quantiles": Fit({**QUANTILES, "quantile_alpha": (0.1, 0.5, 0.9)}),
     "quantiles, automatic base score": Fit({**QUANTILES, "base_score": None}, weighted=True),
     "custom objective": Fit({"objective": doubled_squares, "max_depth": 4, "base_score": 0.0}, weighted=True),
+    "rankings": Fit({**RANKED, "eval_metric": ["ndcg@5", "err", "query-auc"]}, how="evaluate", n_queries=40),
+    "rankings, drawn pairs": Fit(
+        {**RANKED, **BEST_FIRST, "objective": "rank:pairwise", "lambdarank_pair_method": "mean"}, n_queries=40
+    ),
     "base margin": Fit({**LOGISTIC, "max_depth": 3}, margin=True),
     # growth
     "deep": Fit({**LOGISTIC, "max_depth": 13}, n_rounds=2),
@@ -259,6 +266,7 @@ class Table:
     y: npt.NDArray[np.float32]
     weight: npt.NDArray[np.float32] | None
     base_margin: npt.NDArray[np.float32] | None
+    qid: npt.NDArray[np.int64] | None
 
 
 def table_of(fit: Fit, stream: int = 1, n_rows: int | None = None) -> Table:
@@ -284,6 +292,7 @@ def table_of(fit: Fit, stream: int = 1, n_rows: int | None = None) -> Table:
         X, y,
         ((1 + hashed(stream + 3, (n,), 16)) / 8).astype(np.float32) if fit.weighted else None,
         (hashed(stream + 4, (n,), 9) / 4 - 1).astype(np.float32) if fit.margin else None,
+        hashed(stream + 5, (n,), fit.n_queries) if fit.n_queries else None,
     )  # fmt: skip
 
 
@@ -296,6 +305,8 @@ def labels_of(fit: Fit, score: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]
         labels = (rank > n // 3).astype(np.int64)
     elif objective.startswith("multi"):
         labels = rank * rank * fit.params["num_class"] // (n * n)  # the first class has most rows
+    elif objective.startswith("rank"):
+        labels = rank * rank * 5 // (n * n)  # most rows are of the least grade
     elif objective == "count:poisson":
         return (rank * 7 // n).astype(np.float32)
     elif objective in ("reg:gamma", "reg:tweedie"):
@@ -318,7 +329,7 @@ def quantized(fit: Fit, directory: Path, *, client: Any = None, **how: Any) -> I
     """Quantize the fit's rows where it wants them; partitions go round its engines, or round a cluster's workers."""
     data = table_of(fit)
     X, n = data.X, len(data.y)
-    given = {"y": data.y, "weight": data.weight, "base_margin": data.base_margin}
+    given = {"y": data.y, "weight": data.weight, "base_margin": data.base_margin, "qid": data.qid}
     if fit.n_engines > 1:
         import dask.array as da
 
@@ -329,7 +340,7 @@ def quantized(fit: Fit, directory: Path, *, client: Any = None, **how: Any) -> I
     per_engine = n if fit.n_engines == 1 else n // (2 * fit.n_engines + 1)
     chunk_rows = per_engine if fit.n_chunks == 1 else -(-per_engine // fit.n_chunks)
     with QuantizedDataset.from_source(
-        make_source(X, given["y"], weight=given["weight"], base_margin=given["base_margin"]),
+        make_source(X, given["y"], weight=given["weight"], base_margin=given["base_margin"], qid=given["qid"]),
         BuildOptions(fit.max_bin, fit.encoding, fit.packing, chunk_rows), n_engines=1 if client else fit.n_engines,
         n_jobs=1, host_memory_limit=2 * n if fit.on_disk else None, spill_directory=directory if fit.on_disk else None,
         client=client, **how,
@@ -378,7 +389,8 @@ def _evaluated(fit: Fit, params: Params, dataset: QuantizedDataset, stack: ExitS
     scores: Scores = {}
     unseen = table_of(fit, 20, 300)
     other = stack.enter_context(QuantizedDataset.from_source(
-        make_source(unseen.X, unseen.y, weight=unseen.weight), BuildOptions(fit.max_bin, fit.encoding, "tight", 0),
+        make_source(unseen.X, unseen.y, weight=unseen.weight, qid=unseen.qid),
+        BuildOptions(fit.max_bin, fit.encoding, "tight", 0),
         n_engines=fit.n_engines, n_jobs=1, reference=dataset,
     ))  # fmt: skip
     evals, stops = [(dataset, "train"), (other, "unseen")], 2 if fit.how == "stop early" else None

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
+from sklearn.model_selection import GroupKFold
 
-from daskboost import Booster, QuantizedDataset, cv, plan, train, train_many
+from daskboost import Booster, QuantizedDataset, cv, evaluate_features, plan, train, train_many
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.engine import whole_rounds
 from daskboost.errors import DataError, ParameterError
@@ -156,7 +157,15 @@ def test_models_grow_side_by_side_and_folds_keep_queries_whole() -> None:
     held_out = [set(QID[valid._rows].tolist()) for _, valid in make_folds(data, 3)]
     assert sum(map(len, held_out)) == len(set.union(*held_out)) == len(np.unique(QID))
     assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
-    for bad, message in (({"folds": 302}, "the number of queries, 301"), ({"stratified": True}, "queries stay whole")):
+    groups = list(GroupKFold(3).split(X, groups=QID))
+    assert [valid.n_rows for _, valid in make_folds(data, groups)] == [len(held) for _, held in groups]
+    (trial,) = evaluate_features({**candidates[0], "max_depth": 2}, data, [0], 3, folds=3)
+    assert trial.metric == "ndcg@5" and trial.mean > 0
+    apart = [(np.arange(2000), np.arange(2000, len(X)))]
+    for bad, message in (
+        ({"folds": apart}, "but trains on others of its query; keep queries whole"),
+        ({"folds": 302}, "the number of queries, 301"), ({"stratified": True}, "queries stay whole"),
+    ):  # fmt: skip
         with pytest.raises(ParameterError, match=message):
             cv(candidates[0], data, 1, **bad)
 
