@@ -269,7 +269,7 @@ def spread(client: Client, frame: pd.DataFrame, n_workers: int, edges: Sequence[
     return dd.from_delayed([delayed(part) for part in parts], meta=frame[:0], verify_meta=False)
 
 
-@pytest.mark.parametrize(("n_workers", "by_query"), [(1, False), (2, True), (3, False), (3, True)])
+@pytest.mark.parametrize(("n_workers", "by_query"), [(1, False), (2, True), (3, False)])
 def test_a_ranker_on_a_cluster_is_that_of_this_process(client: Client, n_workers: int, by_query: bool) -> None:
     """Borders of partitions cut queries. Queries are named by a column, or by a collection beside X."""
     frame, valid = make_rows(by_query=by_query), make_rows(900)
