@@ -22,8 +22,8 @@ class DaskBoostRanker(BoostedTrees):
     query alone. Rows of a query may lie anywhere; all of them must be in this process. `sample_weight` has a value for
     each row, the same for all rows of a query, where XGBoost's ranker takes one for each query.
 
-    `objective` is a loss of pairs of rows, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map`` or ``yetirank``, or
-    another that is of queries (`docs/ranking.md`).
+    `objective` is a loss of pairs of rows, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map`` or
+    ``yetirank``, or another that is of queries (`docs/ranking.md`).
 
     Parameters
     ----------
