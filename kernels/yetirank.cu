@@ -15,7 +15,7 @@
 // budget: sum_tiles registers=64 shared=8*WARPS
 // budget: look_down registers=64 shared=20*WARPS
 // budget: add_neighbors registers=80 shared=0
-// budget: write_sums registers=40 shared=0
+// budget: write_sums registers=64 shared=0
 #include "hashing.cuh"
 #include "logarithm.cuh"
 #include "pulls.cuh"
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_orders(
 // `sums` : those of a query from a multiple of 32 on. `firsts` : places of each large query's first two relevant rows.
 
 // `noisy` : of all rows. Sums become 0 before the first order.
-extern "C" __global__ void __launch_bounds__(THREADS) draw_scores(
+extern "C" __global__ void __launch_bounds__(THREADS, 2) draw_scores(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
     const u64* __restrict__ ids, const u64* __restrict__ draw_keys, const i32* __restrict__ ended, i32 is_gumbel,
     double power, const float* __restrict__ margins, i32 number, float* __restrict__ noisy, u64* __restrict__ sums,
