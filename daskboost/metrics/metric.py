@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Array, Float32, Float64, Int64, flat
+from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 
@@ -62,6 +62,10 @@ class RankedRows(Protocol):
     @property
     def weights(self) -> Float64:
         """Weight of each query, shape (queries,)."""
+
+    @property
+    def codes(self) -> UInt64:
+        """Code of each query, shape (queries,)."""
 
 
 Arrays = dict[str, npt.NDArray[np.generic]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import discounts_of, gain_table
 from daskboost.devices.cpu.query_metrics import Measure, QueryValue, query_values
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, Float64, UInt64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.elementwise import LabelRange
@@ -86,16 +86,21 @@ class RankingMetric(Metric[RatioState]):
         DataError
             A prediction that is NaN, which has no place in a ranking.
         """
-        score = prediction[rows.order].astype(np.float32)
-        if np.isnan(score).any():
-            raise DataError(NO_PLACE.format(self.name))
-        values, weights = np.empty(len(rows.weights)), rows.weights
-        largest = int(np.diff(rows.begins).max(initial=0))
-        query_values(self._measure, rows.label, score, rows.begins, discounts_of(largest), values)
+        values, weights = self.values(rows, prediction), rows.weights
         counted = ~np.isnan(values)
         if not counted.all():
             values, weights = values[counted], weights[counted]
         return RatioState(ExactSum.of(values * weights), ExactSum.of(weights))
+
+    def values(self, rows: RankedRows, prediction: Array) -> Float64:
+        """Return what each query is worth, NaN where it does not count, shape (queries,); raises as `of_queries`."""
+        score = prediction[rows.order].astype(np.float32)
+        if np.isnan(score).any():
+            raise DataError(NO_PLACE.format(self.name))
+        values = np.empty(len(rows.weights))
+        largest = int(np.diff(rows.begins).max(initial=0))
+        query_values(self._measure, rows.label, score, rows.begins, discounts_of(largest), values)
+        return values
 
     @property
     def _measure(self) -> Measure:
@@ -282,3 +287,78 @@ class QueryAuc(RankingMetric):
         """Take no argument: `Metric.from_argument`."""
         refuse_argument(cls.base_name, argument)
         return cls()
+
+
+@dataclass(frozen=True, eq=False)
+class QueryState:
+    """What queries that count are worth, by increasing codes; arrays of shape (queries,)."""
+
+    codes: UInt64
+    values: Float64
+    weights: Float64
+
+    def __add__(self, other: QueryState) -> QueryState:
+        own, others = self.to_arrays(), other.to_arrays()
+        return QueryState.of(**{name: np.concatenate([own[name], others[name]]) for name in own})
+
+    @classmethod
+    def of(cls, codes: UInt64, values: Float64, weights: Float64) -> QueryState:
+        """Return the state of queries in any order, of which those that are worth NaN do not count."""
+        order = np.argsort(codes)
+        order = order[~np.isnan(values[order])]
+        return cls(codes[order], values[order], weights[order])
+
+    def to_arrays(self) -> dict[str, Any]:
+        return {"codes": self.codes, "values": self.values, "weights": self.weights}
+
+    @property
+    def ratio(self) -> RatioState:
+        """What the metric itself knows of these queries."""
+        return RatioState(ExactSum.of(self.values * self.weights), ExactSum.of(self.weights))
+
+
+@dataclass(frozen=True)
+class KeptValues(Metric[QueryState]):
+    """A metric of rankings that keeps what each query of an evaluation set was worth, for fits in this process.
+
+    Parameters
+    ----------
+    metric : RankingMetric
+    rounds : list of QueryState
+        One per round; `prepare` begins another list for each evaluation set of each fit.
+    """
+
+    base_name: ClassVar[str] = "kept"
+    by_query: ClassVar[bool] = True
+    metric: RankingMetric
+    rounds: list[QueryState] = field(default_factory=list, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.metric.name
+
+    @property
+    def maximize(self) -> bool:
+        return self.metric.maximize
+
+    def prepare(self, stats: LabelStats) -> KeptValues:
+        return KeptValues(self.metric.prepare(stats))
+
+    def partial(
+        self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0
+    ) -> QueryState:
+        self.metric.partial(label, prediction, weight, first_row=first_row)
+        return QueryState(np.empty(0, np.uint64), np.empty(0), np.empty(0))
+
+    def of_queries(self, rows: RankedRows, prediction: Array) -> QueryState:
+        return QueryState.of(rows.codes, self.metric.values(rows, prediction), rows.weights)
+
+    def value(self, state: QueryState) -> float:
+        return self.metric.value(state.ratio)
+
+    def named_value(self, state: QueryState) -> tuple[str, float]:
+        self.rounds.append(state)
+        return super().named_value(state)
+
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> QueryState:
+        return QueryState(arrays["codes"], arrays["values"], arrays["weights"])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 import numpy as np
 
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
+from daskboost.fit.recipe import evaluated_metrics
+from daskboost.metrics.ranking import KeptValues, QueryState, RankingMetric
 from daskboost.params import TrainParams, check_count
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
-from daskboost.training.train import with_callables
+from daskboost.training.train import objective_of, with_callables
 from daskboost.training.train_many import (
     HELD_OUT,
     PreparedModel,
@@ -42,7 +46,8 @@ class FeatureTrial:
     without_scores: Float64
     """Scores of the models that are the same but for the columns, on the same rows with the same seeds."""
     differences: Float64
-    """What the columns improve: positive where the metric is better with them, in the metric's unit."""
+    """What the columns improve: positive where the metric is better with them, in the metric's unit; of a metric of
+    queries one for each query that counts, by increasing codes, averaged over repeats."""
     mean: float
     interval: tuple[float, float]
     """Confidence interval of the mean."""
@@ -115,12 +120,18 @@ def evaluate_features(
     repeated folds as by Bouckaert and Frank (2004). It is a heuristic, usually on the cautious side. Without folds q
     is 0: the interval then is about seeds on these very rows, and says nothing of other samples of rows.
 
+    Of a metric of queries, such as ``ndcg@10``, the differences are those of the queries, each held out once in a
+    repeat, averaged over repeats and weighted as the metric weights them. Queries are taken for independent, so that q
+    is 0: the interval says what other queries of the same kind would give with these models, and leaves out that other
+    training rows would give other models.
+
     Intervals are of each group by itself. Of twenty useless columns one "helps" or "hurts" at 95 %, so with many
     groups raise `confidence` (Bonferroni: ``1 - 0.05 / groups``) and try those that pass once more, with another seed.
     """
     chosen = with_callables(as_candidate(params), objective, custom_metric)
     check_place(dtrain, "evaluate_features")
     groups = _groups(features, dtrain)
+    chosen = _keeping_queries(chosen)
     candidates = _candidates(chosen, dtrain, groups, baseline)
     _check_numbers(n_repeats, confidence, folds is None)
     if folds is None:
@@ -146,18 +157,57 @@ def evaluate_features(
     scored = HELD_OUT if made is not None else evals[-1][1]
     scores = np.array([_score(model, scored, early_stopping_rounds is not None) for model in models])
     by_candidate = scores.reshape(n_repeats, len(candidates), n_folds).swapaxes(0, 1).reshape(len(candidates), -1)
+    by_query = isinstance(metric, KeptValues)
+    if by_query:
+        stops = early_stopping_rounds is not None
+        kept = [_kept(model, own, stops) for model, own in zip(models, prepared, strict=True)]
+        of_queries = [
+            _mean_of_repeats([
+                kept[(repeat * len(candidates) + number) * n_folds :][:n_folds] for repeat in range(n_repeats)
+            ]) for number in range(len(candidates))
+        ]  # fmt: skip
     ratio = 0.0 if made is None else float(np.mean([held_out.n_rows / train.n_rows for train, held_out in made]))
     name = list(models[0].evals_result[scored])[-1]
-    return [
+    trials = [
         _trial(
             tuple(map(dtrain.schema.columns.label, group)), name, metric.maximize,
             *((own, by_candidate[0]) if baseline == "rest" else (by_candidate[0], own)), confidence, ratio,
         )
         for group, own in zip(groups, by_candidate[1:], strict=True)
     ]  # fmt: skip
+    if not by_query:
+        return trials
+    sign = 1.0 if (baseline == "rest") == metric.maximize else -1.0
+    return [
+        _judged(trial, sign * (own.values - of_queries[0].values), confidence, 0.0, own.weights)
+        for trial, own in zip(trials, of_queries[1:], strict=True)
+    ]
 
 
-def paired_interval(differences: Float64, confidence: float, test_to_train: float) -> tuple[float, float, float]:
+def _keeping_queries(params: TrainParams) -> TrainParams:
+    """Have the last metric keep what each query was worth, if it is of queries."""
+    metrics = evaluated_metrics(params, objective_of(params))
+    if not metrics or not isinstance(metrics[-1], RankingMetric):
+        return params
+    return replace(params, eval_metric=(*params.eval_metric[:-1], KeptValues(metrics[-1])))
+
+
+def _kept(model: TrainedModel, prepared: PreparedModel, stops_early: bool) -> QueryState:
+    """Return what the queries that a model is scored by were worth in the round that counts."""
+    metric = prepared.fit.spec.metrics[-1][-1]
+    assert isinstance(metric, KeptValues)
+    best = model.booster.best_iteration if stops_early else None
+    return metric.rounds[-1 if best is None else best]
+
+
+def _mean_of_repeats(repeats: Sequence[Sequence[QueryState]]) -> QueryState:
+    """Return what queries were worth on average over repeats, in each of which one of the folds holds a query out."""
+    every = [reduce(add, folds) for folds in repeats]
+    return replace(every[0], values=np.mean([each.values for each in every], axis=0))
+
+
+def paired_interval(differences: Float64, confidence: float, test_to_train: float, weights: Float64 | None = None
+                    ) -> tuple[float, float, float]:  # fmt: skip
     """Ends of the confidence interval of the mean of paired differences, and the p-value of none.
 
     Parameters
@@ -166,11 +216,17 @@ def paired_interval(differences: Float64, confidence: float, test_to_train: floa
     confidence : float
     test_to_train : float
         Held-out rows by training rows, for folds; 0 for independent differences.
+    weights : float64 array, shape (differences,), optional
+        What each counts in the mean; alike without it.
     """
     from scipy.special import stdtr, stdtrit
 
-    n, mean = len(differences), float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) * np.sqrt(1 / n + test_to_train)
+    n, mean = len(differences), float(np.average(differences, weights=weights))
+    if weights is None:
+        error = float(np.std(differences, ddof=1)) * np.sqrt(1 / n + test_to_train)
+    else:
+        shares = weights / weights.sum()
+        error = float(np.sqrt(np.sum((shares * (differences - mean)) ** 2) * n / (n - 1)))
     if error == 0:
         return mean, mean, float(mean == 0)
     reach = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
@@ -189,12 +245,19 @@ def _folds_of_repeats(dtrain: QuantizedDataset, folds: Any, random_state: int, n
 def _trial(features: tuple[str, ...], metric: str, maximize: bool, with_scores: Float64, without_scores: Float64,
            confidence: float, ratio: float) -> FeatureTrial:  # fmt: skip
     differences = with_scores - without_scores if maximize else without_scores - with_scores
-    low, high, p_value = paired_interval(differences, confidence, ratio)
+    made = FeatureTrial(features, metric, with_scores, without_scores, differences, 0.0, (0.0, 0.0), 1.0, "undecided")
+    return _judged(made, differences, confidence, ratio)
+
+
+def _judged(trial: FeatureTrial, differences: Float64, confidence: float, ratio: float,
+            weights: Float64 | None = None) -> FeatureTrial:  # fmt: skip
+    """Return the trial as these differences judge it."""
+    low, high, p_value = paired_interval(differences, confidence, ratio, weights)
     verdict: Verdict = "helps" if low > 0 else "hurts" if high < 0 else "undecided"
-    return FeatureTrial(
-        features, metric, with_scores, without_scores, differences, float(np.mean(differences)), (low, high), p_value,
-        verdict,
-    )  # fmt: skip
+    mean = float(np.average(differences, weights=weights))
+    return replace(
+        trial, differences=differences, mean=mean, interval=(low, high), p_value=p_value, verdict=verdict
+    )
 
 
 def _score(model: TrainedModel, scored: str, stops_early: bool) -> float:
