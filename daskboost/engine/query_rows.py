@@ -75,6 +75,8 @@ class QueryRows:
     """Weight of each query, shape (queries,)."""
     ids: UInt64
     """Global ids of the rows in that order."""
+    codes: UInt64
+    """Code of each query, shape (queries,)."""
     n_everywhere: int
     """Queries of all engines of the fit."""
     total_weight: float
@@ -94,7 +96,8 @@ class QueryRows:
         """
         ids = np.arange(len(qid), dtype=np.uint64) if ids is None else ids
         order, begins, own = by_query(qid, weight, ids)
-        return cls(order, begins, label[order], own, ids[order], len(own), ExactSum.of(own).value())
+        codes = qid[order[begins[:-1]]].view(np.uint64)
+        return cls(order, begins, label[order], own, ids[order], codes, len(own), ExactSum.of(own).value())
 
     @property
     def n_queries(self) -> int:
