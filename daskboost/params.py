@@ -307,8 +307,12 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample", "yetirank_top"}  # fmt: skip
 PAIR_METHODS = ("topk", "mean")
-MOST_PAIRS = 10**9
-"""Names of metrics take numbers of fewer than ten digits, as that of the default metric does."""
+MOST_FIRST = 10**9
+"""Numbers of first rows are less: they are in names of metrics, which take fewer than ten digits (`ndcg@10`)."""
+MOST_ORDERS = 10_000
+"""Random orders of a query's rows in each round, at most: sums of as many keep bits enough for each."""
+LARGEST_GAIN = 2.0**31
+"""The exponential gain of the largest label that has one, 31, is just below."""
 PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 YETIRANK_MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
 YETIRANK_NOISES = ("logistic", "gumbel")
@@ -396,13 +400,15 @@ def _quantiles(value: object) -> tuple[float, ...]:
 
 def gains_parameter(value: object) -> tuple[float, ...]:
     """Return `label_gain` as a tuple; ParameterError unless it is a list of numbers, none below 0 or the one before."""
-    gains = as_tuple(value)
-    if not all(isinstance(gain, int | float | np.integer | np.floating) for gain in gains) or not all(
-        0 <= low <= high < math.inf for low, high in pairwise([0.0, *gains])
-    ):
+    is_scalar = isinstance(value, int | float | np.number)
+    gains = () if is_scalar else as_tuple(value)
+    are_numbers = not is_scalar and all(
+        isinstance(gain, int | float | np.integer | np.floating) and not isinstance(gain, bool) for gain in gains
+    )
+    if not (are_numbers and all(0 <= low <= high <= LARGEST_GAIN for low, high in pairwise([0.0, *gains]))):
         raise ParameterError(
-            f"label_gain={shown(value)} must be a list of the gains of labels 0, 1, 2 and so on, numbers of at least "
-            "0, none below the one before, such as [0, 1, 3, 7]"
+            f"label_gain={shown(value)} must be a list of the gains of labels 0, 1, 2 and so on, numbers from 0 to "
+            "2**31, none below the one before, such as [0, 1, 3, 7]"
         )
     return tuple(map(float, gains))
 
@@ -445,9 +451,7 @@ def check_pairs(params: Mapping[str, Any]) -> None:
     _check_choice("lambdarank_pair_method", params["lambdarank_pair_method"], PAIR_METHODS)
     pairs = params["lambdarank_num_pair_per_sample"]
     if pairs is not None:
-        check_count("lambdarank_num_pair_per_sample", pairs, least=1)
-        if pairs >= MOST_PAIRS:
-            raise ParameterError(f"lambdarank_num_pair_per_sample={pairs} must be less than {MOST_PAIRS:,}")
+        check_count("lambdarank_num_pair_per_sample", pairs, least=1, below=MOST_FIRST)
     for name in PAIR_FLAGS:
         check_flag(name, params[name])
 
@@ -457,9 +461,10 @@ def check_yetirank(params: Mapping[str, Any]) -> None:
     mode = params["yetirank_mode"]
     _check_choice("yetirank_mode", mode, YETIRANK_MODES)
     _check_choice("yetirank_noise", params["yetirank_noise"], YETIRANK_NOISES)
-    for name in ("yetirank_permutations", "yetirank_neighbors", "yetirank_top"):
-        if params[name] is not None:
-            check_count(name, params[name], least=1)
+    check_count("yetirank_permutations", params["yetirank_permutations"], least=1, below=MOST_ORDERS + 1)
+    check_count("yetirank_neighbors", params["yetirank_neighbors"], least=1, below=MOST_FIRST)
+    if params["yetirank_top"] is not None:
+        check_count("yetirank_top", params["yetirank_top"], least=1, below=MOST_FIRST)
     for name in ("yetirank_decay", "yetirank_noise_power"):
         _check_range(name, params[name], *_RANGES[name])
     check_flag("ndcg_exp_gain", params["ndcg_exp_gain"])
@@ -475,16 +480,17 @@ def check_yetirank(params: Mapping[str, Any]) -> None:
         )
 
 
-def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:
-    """Refuse what is no whole number of at least `least` that fits 31 bits.
+def check_count(name: str, value: object, *, least: int, below: int = 2**31, hint: str = "") -> None:
+    """Refuse what is no whole number of at least `least` and less than `below`.
 
     Raises
     ------
     ParameterError
         Naming it; `hint` ends the sentence.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**31:
-        raise ParameterError(f"{name}={shown(value)} must be an integer of at least {least}{hint}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < below:
+        limit = f" and less than {below:,}" if below < 2**31 else ""
+        raise ParameterError(f"{name}={shown(value)} must be an integer of at least {least}{limit}{hint}")
 
 
 def _unknown(name: object) -> str:

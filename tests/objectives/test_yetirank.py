@@ -114,7 +114,11 @@ def test_modes_have_their_metrics(params: dict[str, Any], metric: str) -> None:
     ({"yetirank_mode": "ndcg", "yetirank_decay": 0.9}, "yetirank_decay=0.9 has no effect with yetirank_mode='ndcg'"),
     ({"label_gain": [0, 3, 1]}, "label_gain=[0, 3, 1] must be a list of the gains of labels 0, 1, 2"),
     ({"label_gain": ["a"]}, "label_gain=['a'] must be a list"),
-    ({"label_gain": [-1, 1]}, "numbers of at least 0"),
+    ({"label_gain": [-1, 1]}, "numbers from 0 to 2**31, none below"),
+    ({"label_gain": [0, 2**32]}, "numbers from 0 to 2**31, none below"),
+    ({"label_gain": 3}, "label_gain=3 must be a list"),
+    ({"label_gain": [False, True]}, "label_gain=[False, True] must be a list"),
+    ({"yetirank_permutations": 10_001}, "of at least 1 and less than 10,001"),
 ])  # fmt: skip
 def test_bad_parameters_are_refused(params: dict[str, Any], message: str) -> None:
     for make in (lambda: make_objective("yetirank", params), lambda: TrainParams.from_mapping(params)):
