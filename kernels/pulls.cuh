@@ -4,6 +4,7 @@
 
 #include "block.cuh"
 #include "elementary.cuh"
+#include "ranking.cuh"
 
 #ifndef WEIGHT
 #define WEIGHT 1  // what pairs count, as `PairWeight` numbers it
@@ -14,11 +15,12 @@
 #define MRR 3
 #define ERR 4
 
-constexpr i32 LANES = 32;
+constexpr float MOST_RANGE = 32;
 constexpr double SHARE = 0x1p55;  // 1 in sums of 1 / place
 
 struct Row {
     float score, gain;
+    float odds;  // exp of its score less the query's highest
     double above, below;
 };
 
@@ -34,7 +36,7 @@ static __device__ __forceinline__ void add_to(u64* sum, i64 value) {
     }
 }
 
-// What a pair adds to its rows.
+// What a pair adds to its rows: `slope` is positive where the first one has more gain.
 struct Pull {
     i64 slope, curve;
 };
@@ -44,17 +46,21 @@ static __device__ __forceinline__ double change_of(const Row& a, const Row& b, b
     return fabs(is_right ? a.above - b.above : a.below - b.below);
 }
 
-// The derivatives of `weight` log(1 + exp(t - s)), the second one `curves` times. `is_ahead` : whether s, the score of the
-// row of more gain, is the higher one.
-static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, float weight, bool is_ahead, bool by_score,
-                                               float curves) {
-    float difference = fabsf(a.score - b.score);
-    if (difference > 1e30f) difference = 1e30f;
-    const float odds = exp_of(-difference), both = 1.0f + odds, unit = by_score ? difference + 0.01f : 1.0f;
-    const float share = 1.0f / (both * unit), lost = share * unit;
-    weight *= share * both;
-    return {__float2ll_rn(weight * (is_ahead ? lost * odds : lost)),
-            __float2ll_rn(weight * curves * at_least(lost * lost * odds, 1e-16f))};
+// The derivatives of `weight` log(1 + exp(t - s)); s is the score of the row of more gain.
+// `IS_WIDE` : whether scores of the query differ by more than MOST_RANGE, so that odds of rows tell too little of a pair.
+template <bool IS_WIDE>
+static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, float weight, bool by_score) {
+    float difference = fabsf(a.score - b.score), of_a = a.odds, of_b = b.odds;
+    if (IS_WIDE) {
+        if (difference > 1e30f) difference = 1e30f;
+        const float lower = exp_of(-difference);
+        of_a = a.score < b.score ? lower : 1.0f, of_b = a.score < b.score ? 1.0f : lower;
+    }
+    const float unit = by_score ? difference + 0.01f : 1.0f, both = of_a + of_b;
+    const float share = reciprocal(both * unit), inverse = share * unit;
+    weight *= share;
+    return {__float2ll_rn(weight * (a.gain > b.gain ? of_b : -of_a)),
+            __float2ll_rn(weight * both * at_least(of_a * of_b * (inverse * inverse), 1e-16f))};
 }
 
 // Sums of g and h.
@@ -62,12 +68,11 @@ struct Sums {
     i64 g, h;
 };
 
-// Adds a pair whose first row is `a`.
-static __device__ __forceinline__ void add_pair(const Row& a, const Row& b, const Pull& pull, Sums& of_a, Sums& of_b) {
-    const i64 slope = a.gain > b.gain ? pull.slope : -pull.slope;
-    of_a.g -= slope;
+// Adds a pair whose first row has sums `of_a`.
+static __device__ __forceinline__ void add_pair(const Pull& pull, Sums& of_a, Sums& of_b) {
+    of_a.g -= pull.slope;
     of_a.h += pull.curve;
-    of_b.g += slope;
+    of_b.g += pull.slope;
     of_b.h += pull.curve;
 }
 
@@ -80,8 +85,9 @@ static __device__ __forceinline__ void add_sums(u64* sums, i32 place, const Sums
 // What gradients of a query whose scores are not finite are.
 static __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7FC00000u); }
 
+// `scale` : a power of two.
 static __device__ __forceinline__ float gradient_of(i64 sum, double scale, double factor) {
-    return static_cast<float>(static_cast<double>(sum) / scale * factor);
+    return static_cast<float>(static_cast<double>(sum) * (1.0 / scale) * factor);
 }
 
 // Relevant rows, and their shares of 1 / place, before a thread's stretch of rows, of all before it in its block.

@@ -1,9 +1,9 @@
 // Gradients of ranking losses by query: `daskboost/devices/cpu/queries.py`, operation by operation.
 //
-// A block has a query: it sorts the rows by score in shared memory, and each lane keeps four rows in registers, with the
-// sums of their pairs. The rows that these are paired with, 32 at a time, go round the lanes of a warp together with their
-// own sums, so that each pair is computed once, and no two lanes add to one sum at a time. A warp takes about 80
-// instructions for 32 pairs, which is what the kernel takes its time for: memory is read and written once a row.
+// A block has a query: it sorts the rows by score, and each lane keeps up to four rows in registers, with the sums of their
+// pairs. The rows that these are paired with, 32 at a time, go round the lanes of a warp together with their own sums, so
+// that each pair is computed once, and no two lanes add to one sum at a time. Pairs are what the kernel takes its time for:
+// memory is read and written once a row. Those of several rows of a lane are computed side by side, without a branch.
 //
 // Of queries that are too large for a block, which `sort_queries.cu` has sorted, many blocks have the rows of one:
 //
@@ -11,10 +11,10 @@
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1
-// budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=128 shared=16+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
-// budget: add_pairs registers=96 shared=0
+// budget: add_pairs registers=128 shared=0
 // budget: write_rows registers=64 shared=0
 #include "hashing.cuh"
 #include "logarithm.cuh"
@@ -38,17 +38,33 @@ struct Rules {
     i32 is_normalized;
 };
 
+// What is known of a row by its place.
+struct alignas(8) Place {
+    float gain, odds;
+};
+
 // Rows of a query by their places, from the highest score to the lowest.
 struct Places {
     const u64* keys;
-    const float* gains;
+    const Place* by_place;
     const double* aboves;  // of MAP only
     const double* steps;
 
+    static __device__ __forceinline__ float score_of(u64 key) { return value_of(~static_cast<u32>(key >> 32)); }
+
+    static __device__ __forceinline__ Place of(float gain, u64 key, u64 first_key) {
+        return {gain, exp_of(score_of(key) - score_of(first_key))};
+    }
+
+    // Whether scores differ too much for odds, see `pull_of`.
+    static __device__ __forceinline__ bool is_wide(const u64* keys, i64 n) {
+        return !(score_of(keys[0]) - score_of(keys[n - 1]) <= MOST_RANGE);
+    }
+
     __device__ __forceinline__ Row at(i32 place) const {
         Row row;
-        row.score = value_of(~static_cast<u32>(keys[place] >> 32));
-        row.gain = gains[place];
+        row.score = score_of(keys[place]);
+        row.gain = by_place[place].gain, row.odds = by_place[place].odds;
         if (WEIGHT == MAP) row.above = aboves[place], row.below = row.above + steps[place];
         if (WEIGHT == NDCG) row.above = row.below = steps[place];
         return row;
@@ -56,13 +72,13 @@ struct Places {
 };
 
 // `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
+template <bool IS_WIDE>
 static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool a_is_first, float worth, bool by_score) {
-    const bool is_right = (a.gain > b.gain) == a_is_first;
     float weight = worth;
     if (WEIGHT != NDCG && a.gain == b.gain) weight = 0.0f;
-    if (WEIGHT != ONE) weight *= static_cast<float>(change_of(a, b, is_right));
+    if (WEIGHT != ONE) weight *= static_cast<float>(change_of(a, b, (a.gain > b.gain) == a_is_first));
     if (WEIGHT == NDCG) weight *= fabsf(a.gain - b.gain);
-    return pull_of(a, b, weight, is_right, by_score, 2.0f);
+    return pull_of<IS_WIDE>(a, b, weight, by_score);
 }
 
 // What the lane before has.
@@ -71,75 +87,118 @@ static __device__ __forceinline__ Sums passed_on(Sums own) {
     return {__shfl_sync(ALL_LANES, own.g, next), __shfl_sync(ALL_LANES, own.h, next)};
 }
 
+// Adds the size of a pair's slope if that is negative. Sums of sizes are those of slopes, which rows have anyway, and twice
+// these.
+static __device__ __forceinline__ void add_back(const Row& a, const Row& b, const Pull& pull, i64& back) {
+    if (!(a.gain > b.gain)) back -= pull.slope;
+}
+
 // Adds the pairs of 32 rows from `first` on with each other, of which at least one is of the first `top`. Half a round has
 // all: each lane's row meets those of the 16 lanes behind it, the last of them in half of the lanes.
-template <bool SHARED>
+template <bool SHARED, bool IS_WIDE>
 static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
                                                       i32 first, u64* sums) {
     const i32 lane = threadIdx.x % LANES, b = first + lane;
     const Row own = places.at(min(b, n - 1));
     Sums of_b = {0, 0}, of_a = {0, 0};
-    i64 total = 0;
+    i64 back = 0;
+#pragma unroll 2
     for (i32 turn = 1; turn <= LANES / 2; ++turn) {
         of_a = passed_on(of_a);
         const i32 a = first + (lane + turn) % LANES;
         const bool is_pair = min(a, b) < top && max(a, b) < n && (turn < LANES / 2 || lane < LANES / 2);
         const Row row = places.at(min(a, n - 1));
-        const Pull pull = pull_of(row, own, a < b, is_pair ? worth : 0.0f, by_score);
-        add_pair(row, own, pull, of_a, of_b);
-        total += pull.slope;
+        const Pull pull = pull_of<IS_WIDE>(row, own, a < b, is_pair ? worth : 0.0f, by_score);
+        add_pair(pull, of_a, of_b);
+        add_back(row, own, pull, back);
     }
     add_sums<SHARED>(sums, b, of_b);
     add_sums<SHARED>(sums, first + (lane + LANES / 2) % LANES, of_a);
-    return total;
+    return of_b.g + 2 * back;
 }
 
-// Adds the pairs of the first `top` of `n` rows with the rows of a warp's tiles of 32, from `tile` on and every `stride`th:
-// to `own_sums` of these, and to `sums` of the first rows, (g, h) each, of which there is a multiple of 32. The sum of the
-// sizes of their gradients, by this lane. Each of the first rows goes round all lanes, with what it gains there.
-template <bool SHARED>
-static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
-                                                    i32 tile, i32 stride, u64* sums, Sums (&own_sums)[OWN]) {
-    const i32 lane = threadIdx.x % LANES;
-    Row own[OWN];
-    float worths[OWN];
-    i64 total = 0;
-#pragma unroll
-    for (i32 k = 0; k < OWN; ++k) {
-        const i32 b = (tile + k * stride) * LANES + lane;
-        own[k] = places.at(min(b, n - 1));
-        worths[k] = b < n ? worth : 0.0f;
-        own_sums[k] = {0, 0};
-    }
-    top = min(top, n);
-    for (i32 first = 0; first < top; first += LANES) {
-        u32 later = 0;  // tiles of the warp behind these rows
-        bool is_own = false;
+// Rows of a lane, in the warp's tiles of 32: the last tile's first, so that those behind some place are the first ones.
+struct LaneRows {
+    i32 tile, stride, count;  // the warp's first tile, how far they are apart, and how many have rows
+    bool has_first;           // whether the lane has a row of the last tile; other tiles are full
+    Row rows[OWN];
+    Sums sums[OWN];
+
+    __device__ __forceinline__ LaneRows(const Places& places, i32 n, i32 tile_, i32 stride_)
+        : tile(tile_), stride(stride_) {
+        const i32 n_tiles = (n + LANES - 1) / LANES;
+        count = tile < n_tiles ? min((n_tiles - tile + stride - 1) / stride, OWN) : 0;
+        has_first = place_of(0) < n;
 #pragma unroll
         for (i32 k = 0; k < OWN; ++k) {
-            const i32 begin = (tile + k * stride) * LANES;
-            later |= (begin > first && begin < n ? 1u : 0u) << k;
-            is_own = is_own || begin == first;
+            const i32 place = place_of(k);
+            rows[k] = places.at(place >= 0 && place < n ? place : 0);
+            sums[k] = {0, 0};
         }
-        if (is_own) total += add_inner_pairs<SHARED>(places, n, top, worth, by_score, first, sums);
-        if (later == 0) continue;
-        Sums of_first = {0, 0};
-        for (i32 turn = 0; turn < LANES; ++turn) {
-            const i32 a = first + (lane + turn) % LANES;
-            const Row row = places.at(min(a, n - 1));
-#pragma unroll
-            for (i32 k = 0; k < OWN; ++k) {
-                if ((later >> k & 1u) == 0) continue;
-                const Pull pull = pull_of(row, own[k], true, a < top ? worths[k] : 0.0f, by_score);
-                add_pair(row, own[k], pull, of_first, own_sums[k]);
-                total += pull.slope;
-            }
-            of_first = passed_on(of_first);
-        }
-        add_sums<SHARED>(sums, first + lane, of_first);
     }
+
+    __device__ __forceinline__ i32 tile_of(i32 k) const { return tile + (count - 1 - k) * stride; }
+
+    // Below 0 where there is no tile.
+    __device__ __forceinline__ i32 place_of(i32 k) const {
+        return k < count ? tile_of(k) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
+    }
+
+    // Tiles behind another one; `has` : whether that is one of the warp's.
+    __device__ __forceinline__ i32 behind(i32 other, bool& has) const {
+        has = other >= tile && (other - tile) % stride == 0 && (other - tile) / stride < count;
+        return other < tile ? count : max(count - 1 - (other - tile) / stride, 0);
+    }
+};
+
+// Adds the pairs of 32 rows from `first` on, as far as these are of the first `top`, with the rows of a lane's first `COUNT`
+// tiles, which lie behind. Each of the 32 rows goes round all lanes, with what it gains there. Twice what `add_back` adds.
+template <i32 COUNT, bool IS_WIDE>
+static __device__ __forceinline__ i64 add_turns(const Places& places, i32 top, float worth, bool by_score, i32 first,
+                                                LaneRows& own, Sums& of_first) {
+    const i32 lane = threadIdx.x % LANES;
+    i64 back = 0;
+    for (i32 turn = 0; turn < LANES; ++turn) {
+        const i32 a = first + (lane + turn) % LANES;
+        const Row row = places.at(a);
+        const float of_row = a < top ? worth : 0.0f, of_last = own.has_first ? of_row : 0.0f;
+#pragma unroll
+        for (i32 k = 0; k < COUNT; ++k) {
+            const Pull pull = pull_of<IS_WIDE>(row, own.rows[k], true, k == 0 ? of_last : of_row, by_score);
+            add_pair(pull, of_first, own.sums[k]);
+            add_back(row, own.rows[k], pull, back);
+        }
+        of_first = passed_on(of_first);
+    }
+    return 2 * back;
+}
+
+// Adds the pairs of the first `top` of `n` rows with the rows of a lane: to these, and to `sums` of the first rows, (g, h)
+// each, of which there is a multiple of 32. The sum of the sizes of their gradients, by this lane.
+template <bool SHARED, bool IS_WIDE>
+static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
+                                                    LaneRows& own, u64* sums) {
+    i64 total = 0;
+    top = min(top, n);
+    for (i32 first = 0; first < top; first += LANES) {
+        bool is_own;
+        const i32 later = own.behind(first / LANES, is_own);
+        if (is_own) total += add_inner_pairs<SHARED, IS_WIDE>(places, n, top, worth, by_score, first, sums);
+        Sums of_first = {0, 0};
+        switch (later) {
+            case 1: total += add_turns<1, IS_WIDE>(places, top, worth, by_score, first, own, of_first); break;
+            case 2: total += add_turns<2, IS_WIDE>(places, top, worth, by_score, first, own, of_first); break;
+            case 3: total += add_turns<3, IS_WIDE>(places, top, worth, by_score, first, own, of_first); break;
+            case 4: total += add_turns<4, IS_WIDE>(places, top, worth, by_score, first, own, of_first); break;
+            default: continue;
+        }
+        add_sums<SHARED>(sums, first + static_cast<i32>(threadIdx.x) % LANES, of_first);
+    }
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) total += own.sums[k].g;
     return total;
 }
+static_assert(OWN == 4, "add_top_pairs has as many cases");
 
 // How pairs are drawn: of rows by query, in the order of ids.
 struct Draws {
@@ -150,7 +209,7 @@ struct Draws {
 };
 
 // Adds the pairs drawn for the row `row`; `place` : of rows of the query. The sum of the sizes of their gradients.
-template <bool SHARED>
+template <bool SHARED, bool IS_WIDE>
 static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, const Draws& draws, const u32* place, i32 n,
                                                       i64 begin, i32 row, i32 drawn, float worth, bool by_score,
                                                       u64* sums) {
@@ -166,11 +225,11 @@ static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, cons
         const u32 other = static_cast<u32>((draw(own_key, i) >> 32) * others >> 32);
         const i32 b = place[draws.by_label[begin + (other < first ? other : other + (last - first))]];
         const Row row_b = places.at(b);
-        const Pull pull = pull_of(own, row_b, a < b, worth, by_score);
+        const Pull pull = pull_of<IS_WIDE>(own, row_b, a < b, worth, by_score);
         Sums of_b = {0, 0};
-        add_pair(own, row_b, pull, of_a, of_b);
+        add_pair(pull, of_a, of_b);
         add_sums<SHARED>(sums, b, of_b);
-        total += pull.slope;
+        total += pull.slope < 0 ? -pull.slope : pull.slope;
     }
     add_sums<SHARED>(sums, a, of_a);
     return total;
@@ -189,7 +248,7 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query
 // `curvature` : what second derivatives are multiplied by.
 // `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
 // `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
-// Dynamic shared memory, by the least power of two from the number of its rows on: 12 bytes; 8 more for MAP; 20 more for
+// Dynamic shared memory, by the least power of two from the number of its rows on: 16 bytes; 8 more for MAP; 20 more for
 // DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
@@ -209,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     const i32 n_sums = DRAWN ? size : (min(top, n) + LANES - 1) / LANES * LANES;
     u64* const sums = keys + size;
     double* const aboves = reinterpret_cast<double*>(sums + 2 * n_sums);
-    float* const by_place = reinterpret_cast<float*>(aboves + (WEIGHT == MAP ? size : 0));
+    Place* const by_place = reinterpret_cast<Place*>(aboves + (WEIGHT == MAP ? size : 0));
     for (i32 i = threadIdx.x; i < size; i += blockDim.x)
         keys[i] = i < n ? key_of_row(margins[order[begin + i]], i) : ~0ull;
     for (i32 i = threadIdx.x; i < 2 * n_sums; i += blockDim.x) sums[i] = 0;
@@ -223,7 +282,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
             g[order[begin + i]] = h[order[begin + i]] = is_finite ? 0.0f : not_a_number();
         return;
     }
-    for (i32 i = threadIdx.x; i < n; i += blockDim.x) by_place[i] = gains[begin + static_cast<u32>(keys[i])];
+    for (i32 i = threadIdx.x; i < n; i += blockDim.x)
+        by_place[i] = Places::of(gains[begin + static_cast<u32>(keys[i])], keys[i], keys[0]);
 #if DRAWN
     u32* const place = reinterpret_cast<u32*>(by_place + size);
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) place[static_cast<u32>(keys[i])] = i;
@@ -232,25 +292,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
 #if WEIGHT == MAP
     const i32 from = stretch_begin(n, threadIdx.x), to = stretch_begin(n, threadIdx.x + 1);
     Shares own = {0, 0};
-    for (i32 i = from; i < to; ++i) own.add(by_place[i], steps[i]);
+    for (i32 i = from; i < to; ++i) own.add(by_place[i].gain, steps[i]);
     own = shares_before(own, of_shares, of_relevant);
     for (i32 i = from; i < to; ++i) {
-        own.add(by_place[i], steps[i]);
+        own.add(by_place[i].gain, steps[i]);
         aboves[i] = own.above(steps[i]);
     }
     __syncthreads();
 #endif
     const Places places = {keys, by_place, aboves, steps};
-    const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0;
+    const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0, is_wide = Places::is_wide(keys, n);
+    const float worth = worths[query];
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
     i64 own_total = 0;
     for (i32 i = threadIdx.x; i < n; i += blockDim.x)
-        own_total += add_drawn_pairs<true>(places, draws, place, n, begin, i, drawn, worths[query], by_score, sums);
+        own_total += is_wide ? add_drawn_pairs<true, true>(places, draws, place, n, begin, i, drawn, worth, by_score, sums)
+                             : add_drawn_pairs<true, false>(places, draws, place, n, begin, i, drawn, worth, by_score, sums);
 #else
-    const i32 tile = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    Sums own_sums[OWN];
-    const i64 own_total = add_top_pairs<true>(places, n, top, worths[query], by_score, tile, warps, sums, own_sums);
+    LaneRows own_rows(places, n, static_cast<i32>(threadIdx.x / LANES), static_cast<i32>(blockDim.x / LANES));
+    const i64 own_total = is_wide ? add_top_pairs<true, true>(places, n, top, worth, by_score, own_rows, sums)
+                                  : add_top_pairs<true, false>(places, n, top, worth, by_score, own_rows, sums);
 #endif
     const i64 of_warp = sum_of_warp(own_total);
     if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
@@ -265,9 +327,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
 #else
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k) {
-        const i32 i = (tile + k * warps) * LANES + threadIdx.x % LANES;
-        if (i >= n) continue;
-        Sums found = own_sums[k];
+        const i32 i = own_rows.place_of(k);
+        if (i < 0 || i >= n) continue;
+        Sums found = own_rows.sums[k];
         if (i < n_sums) found.g += static_cast<i64>(sums[2 * i]), found.h += static_cast<i64>(sums[2 * i + 1]);
         const u32 row = order[begin + static_cast<u32>(keys[i])];
         g[row] = gradient_of(found.g, scale, factor);
@@ -297,13 +359,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
 extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
-    float* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,
+    Place* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,
     u64* __restrict__ totals) {
     const Tile tile = tiles[blockIdx.x];
     const i64 from = tile.base + tile.first;
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const u32 row = static_cast<u32>(keys[from + i]);
-        by_place[from + i] = gains[begins[tile.query] + row];
+        by_place[from + i] = Places::of(gains[begins[tile.query] + row], keys[from + i], keys[tile.base]);
         if (DRAWN) place[tile.base + row] = static_cast<u32>(tile.first + i);
         sums[2 * (from + i)] = sums[2 * (from + i) + 1] = 0;
     }
@@ -315,11 +377,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     __syncthreads();
     const i32 begin = stretch_begin(tile.size(), threadIdx.x), end = stretch_begin(tile.size(), threadIdx.x + 1);
     Shares own = {0, 0};
-    for (i32 i = begin; i < end; ++i) own.add(by_place[from + i], steps[tile.first + i]);
+    for (i32 i = begin; i < end; ++i) own.add(by_place[from + i].gain, steps[tile.first + i]);
     const i32 n_before = static_cast<i32>(tile.first / TILE);
     Shares before = shares_before<THREADS>(own, of_tiles, blockIdx.x, n_before, storage, of_shares, of_relevant);
     for (i32 i = begin; i < end; ++i) {
-        before.add(by_place[from + i], steps[tile.first + i]);
+        before.add(by_place[from + i].gain, steps[tile.first + i]);
         aboves[from + i] = before.above(steps[tile.first + i]);
     }
 #endif
@@ -327,20 +389,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
 
 // What a large query's pairs go by, the same for all of its blocks.
 struct Ranking {
-    bool is_finite, by_score;
+    bool is_finite, by_score, is_wide;
 
     __device__ __forceinline__ Ranking(const u64* keys, i64 n, i32 is_by_score) {
         is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
         by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0;
+        is_wide = Places::is_wide(keys, n);
     }
 };
 
 // Blocks: PARTS of them for each tile. `place` and what follows as of `place_rows` and `fill_queries`.
 #define PART_THREADS 128
 #define PARTS (TILE / (4 * PART_THREADS))
-extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
-    const float* __restrict__ by_place, const double* __restrict__ aboves, const double* __restrict__ steps,
+    const Place* __restrict__ by_place, const double* __restrict__ aboves, const double* __restrict__ steps,
     const double* __restrict__ scales, const float* __restrict__ worths, i32 top, i32 drawn, i32 is_by_score,
     const u32* __restrict__ place, const u32* __restrict__ by_label, const u32* __restrict__ groups,
     const u64* __restrict__ ids, const u64* __restrict__ draw_keys, const i32* __restrict__ ended,
@@ -359,19 +422,19 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
     for (i32 k = 0; k < OWN; ++k) {
         const i32 row = static_cast<i32>(first) + k * PART_THREADS + static_cast<i32>(threadIdx.x);
         if (row < n)
-            total += add_drawn_pairs<false>(places, draws, place + tile.base, n, begins[tile.query], row, drawn, worth,
-                                            ranking.by_score, own_sums);
+            total += ranking.is_wide
+                         ? add_drawn_pairs<false, true>(places, draws, place + tile.base, n, begins[tile.query], row, drawn,
+                                                        worth, ranking.by_score, own_sums)
+                         : add_drawn_pairs<false, false>(places, draws, place + tile.base, n, begins[tile.query], row, drawn,
+                                                         worth, ranking.by_score, own_sums);
     }
 #else
-    constexpr i32 STRIDE = PART_THREADS / LANES;
-    const i32 begin = static_cast<i32>(first / LANES + threadIdx.x / LANES);
-    Sums of_own[OWN];
-    total = add_top_pairs<false>(places, n, top, worth, ranking.by_score, begin, STRIDE, own_sums, of_own);
+    LaneRows own(places, n, static_cast<i32>((first + threadIdx.x) / LANES), PART_THREADS / LANES);
+    total = ranking.is_wide ? add_top_pairs<false, true>(places, n, top, worth, ranking.by_score, own, own_sums)
+                            : add_top_pairs<false, false>(places, n, top, worth, ranking.by_score, own, own_sums);
 #pragma unroll
-    for (i32 k = 0; k < OWN; ++k) {
-        const i32 own = (begin + k * STRIDE) * LANES + threadIdx.x % LANES;
-        if (own < n) add_sums<false>(own_sums, own, of_own[k]);
-    }
+    for (i32 k = 0; k < OWN; ++k)
+        if (const i32 place_k = own.place_of(k); place_k >= 0 && place_k < n) add_sums<false>(own_sums, place_k, own.sums[k]);
 #endif
     total = sum_of_warp(total);
     if (threadIdx.x % LANES == 0) add_to<false>(&totals[tile.number], total);

@@ -61,6 +61,7 @@ struct Places {
         Row row;
         row.score = scores[order == nullptr ? own : order[own]];
         row.gain = gains[own];
+        row.odds = 0.0f;  // which wide pairs do not read
         row.above = row.below = WEIGHT == NDCG ? steps[place] : 0.0;
         if (HAS_ABOVES) row.above = aboves[place];
         if (WEIGHT == MAP) row.below = row.above + steps[place];
@@ -81,13 +82,11 @@ static __device__ __forceinline__ void add_pairs_of(const Places& places, i32 n,
     for (i32 b = a + 1; b < n && b - a <= neighbors; ++b) {
         const Row other = places.at(b);
         if (own.gain != other.gain) {
-            const bool is_right = own.gain > other.gain;
             const double change = WEIGHT == ERR ? own.above * (steps[a] - between - looks * steps[b])
-                                                : change_of(own, other, is_right);
+                                                : change_of(own, other, own.gain > other.gain);
             const float weight = worth * static_cast<float>(change) * fabsf(own.gain - other.gain);
             Sums of_b = {0, 0};
-            const bool is_ahead = is_right == (own.score >= other.score);
-            add_pair(own, other, pull_of(own, other, weight, is_ahead, false, 1.0f), of_a, of_b);
+            add_pair(pull_of<true>(own, other, weight, false), of_a, of_b);
             add_sums<SHARED>(sums, places.row_at(b), of_b);
         }
         if (WEIGHT == ERR) {

@@ -124,8 +124,8 @@ class QueryLoss:
     """Orders whose neighbors are the pairs."""
     label_gain: tuple[float, ...] = ()
     """Gain of each label, or () where `exponential` tells it."""
-    curvature: float = 1.0
-    """What second derivatives of pairs that are not of `orders` are multiplied by."""
+    curvature: float = 2.0
+    """What second derivatives of pairs that are not of `orders` are multiplied by; XGBoost doubles them."""
 
     @property
     def pairs_a_row(self) -> int:

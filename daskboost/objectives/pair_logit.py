@@ -29,7 +29,7 @@ class PairLogit(QueryObjective):
     def query_loss(self) -> QueryLoss:
         """See `Objective.query_loss`; ``rank:pairwise`` counts each second derivative twice."""
         return QueryLoss(
-            PairWeight.ONE, top=MOST_ROWS, drawn=0, exponential=False, normalized=False, by_score=False, curvature=0.5
+            PairWeight.ONE, top=MOST_ROWS, drawn=0, exponential=False, normalized=False, by_score=False, curvature=1.0
         )
 
     def foreign_config(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ LOSSES = [
     QueryLoss(weight, 0 if drawn else 70 if weight == PairWeight.MAP else 32, drawn, True, True, True)
     for weight in WEIGHTS for drawn in (0, 2)
 ]
-ALL_PAIRS = QueryLoss(PairWeight.ONE, 2**16, 0, False, False, False, curvature=0.5)  # fmt: skip
+ALL_PAIRS = QueryLoss(PairWeight.ONE, 2**16, 0, False, False, False, curvature=1.0)  # fmt: skip
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")

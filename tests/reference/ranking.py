@@ -45,7 +45,7 @@ def query_gradients(loss: QueryLoss, label: Any, margin: Any, rows: Any, key: in
         chance = 1 / (1 + math.exp(-difference))
         g[order[high]] -= (1 - chance) * change
         g[order[low]] += (1 - chance) * change
-        h[[order[high], order[low]]] += 2 * loss.curvature * max(chance * (1 - chance), 1e-16) * change
+        h[[order[high], order[low]]] += loss.curvature * max(chance * (1 - chance), 1e-16) * change
         sizes += 2 * (1 - chance) * change
     if loss.normalized and loss.drawn:
         g, h = g / loss.drawn, h / loss.drawn

@@ -31,6 +31,9 @@ SCORE_UNIT = np.float32(0.01)
 """What is added to a difference of scores before it divides a pair's weight (LightGBM's, then XGBoost's)."""
 MOST_DIFFERENCE = np.float32(1e30)
 """Larger differences of scores, by which pairs add nothing any more, count as this one."""
+MOST_RANGE = np.float32(32)
+"""Queries whose scores differ by more are wide: exp is computed for each of their pairs rather than for each row, as
+the lowest scores would lose too many bits when the highest one is taken away."""
 MOST_LABELS = 32
 """Labels that have an exponential gain, from 0 on: XGBoost's. Larger gains would hide all others."""
 SUM_BITS = 61
@@ -43,7 +46,7 @@ TASKS_A_THREAD = 4
 PLACE_WEIGHT = 0.15
 """What neighbors at the first two places of a noisy order count where `NoisyOrders.decay` tells it (CatBoost's)."""
 _ONE, _NDCG, _MAP, _MRR, _ERR = (int(weight) for weight in PairWeight)
-_1, _2 = np.float32(1), np.float32(2)
+_1 = np.float32(1)
 
 
 class Queries(NamedTuple):
@@ -88,6 +91,8 @@ class Ranked(NamedTuple):
 
     score: Float32
     gain: Float32
+    odds: Float32
+    """exp of scores less the highest one."""
     above: Float64
     """What a row's place counts in a pair whose higher row has more gain: its discount; or relevant rows down to it
     over its place, less the sum of 1 / place of relevant ones down to it."""
@@ -137,22 +142,24 @@ def change_of(rows: Ranked, first: int, second: int) -> float:
 
 
 @njit(inline="always", error_model="numpy")
-def add_pull(
-    rows: Ranked, first: int, second: int, weight: np.float32, by_score: bool, curves: np.float32
-) -> np.int64:
-    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places, the second one `curves` times;
-    s is the score of the row of more gain. The size of the gradient, as an integer."""
-    is_right = rows.gain[first] > rows.gain[second]
-    is_ahead = is_right == (rows.score[first] >= rows.score[second])
-    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
-    odds = _exp(-difference)
-    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
+def add_pull(rows: Ranked, a: int, b: int, weight: np.float32, by_score: bool, is_wide: bool) -> np.int64:
+    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places; s is the score of the row of
+    more gain. The size of the gradient, as an integer."""
+    difference = abs(rows.score[a] - rows.score[b])
+    if is_wide:
+        difference = min(difference, MOST_DIFFERENCE)
+        lower = _exp(-difference)
+        of_a, of_b = (lower, _1) if rows.score[a] < rows.score[b] else (_1, lower)
+    else:
+        of_a, of_b = rows.odds[a], rows.odds[b]
+    unit, both = (difference + SCORE_UNIT if by_score else _1), of_a + of_b
     share = _1 / (both * unit)
-    weight *= share * both
-    lost = share * unit
-    slope = np.int64(np.rint(weight * (lost * odds if is_ahead else lost)))
-    curve = np.int64(np.rint(weight * curves * max(lost * lost * odds, LEAST_HESSIAN)))
-    high, low = (first, second) if is_right else (second, first)
+    inverse = share * unit
+    weight *= share
+    is_right = rows.gain[a] > rows.gain[b]
+    slope = np.int64(np.rint(weight * (of_b if is_right else of_a)))
+    curve = np.int64(np.rint(weight * both * max(of_a * of_b * (inverse * inverse), LEAST_HESSIAN)))
+    high, low = (a, b) if is_right else (b, a)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope
     rows.sums[high, 1] += curve
@@ -161,7 +168,9 @@ def add_pull(
 
 
 @njit(inline="always", error_model="numpy")
-def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> np.int64:
+def _add_pair(
+    rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool, is_wide: bool
+) -> np.int64:
     """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
     first, second = min(a, b), max(a, b)
     if rows.gain[first] == rows.gain[second]:
@@ -171,16 +180,18 @@ def _add_pair(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, b
         weight *= np.float32(change_of(rows, first, second))
     if rule.weight == _NDCG:
         weight *= abs(rows.gain[first] - rows.gain[second])
-    return add_pull(rows, first, second, weight, by_score, _2)
+    return add_pull(rows, first, second, weight, by_score, is_wide)
 
 
 @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
-def _add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: bool) -> np.int64:
+def _add_top(
+    rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: bool, is_wide: bool
+) -> np.int64:
     """Add the pairs of the first rows with all that come after each."""
     total = np.int64(0)
     for a in range(min(rule.top, n)):
         for b in range(a + 1, n):
-            total += _add_pair(rows, rule, a, b, worth, by_score)
+            total += _add_pair(rows, rule, a, b, worth, by_score, is_wide)
     return total
 
 
@@ -198,7 +209,9 @@ class Drawn(NamedTuple):
 
 
 @uncounted(error_model="numpy")
-def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by_score: bool) -> np.int64:
+def _add_drawn(
+    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by_score: bool, is_wide: bool
+) -> np.int64:
     """Add pairs of each row with rows of other labels, drawn by hashes."""
     n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
     begin = 0
@@ -214,7 +227,7 @@ def _add_drawn(rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by
                     bits = row_bits(row_bits(drawn.key, drawn.ids[row]), np.uint64(draw))
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
                     other = by_label[other if other < begin else other + (end - begin)]
-                    total += _add_pair(rows, rule, drawn.place[row], drawn.place[other], worth, by_score)
+                    total += _add_pair(rows, rule, drawn.place[row], drawn.place[other], worth, by_score, is_wide)
         begin = end
     return total
 
@@ -272,8 +285,9 @@ def largest_query(begins: Int64, first: int, last: int) -> int:
 def room_for(n: int) -> Ranked:
     """Return arrays for the rows of a query of so many."""
     return Ranked(
-        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n), np.empty((n, 2), np.int64)
-    )
+        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n),
+        np.empty((n, 2), np.int64),
+    )  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -316,14 +330,17 @@ def fill_queries(
         scale, worth, order = rule.scale[query], rule.worth[query], order_of(scores)
         place_rows(rows, rule, rule.gain[begin:end], scores, order)
         by_score = rule.by_score and rows.score[0] != rows.score[n - 1]
+        is_wide = rows.score[0] - rows.score[n - 1] > MOST_RANGE
+        for place in range(n):
+            rows.odds[place] = _exp(rows.score[place] - rows.score[0])
         if rule.top > 0:
-            total = _add_top(rows, rule, n, worth, by_score)
+            total = _add_top(rows, rule, n, worth, by_score, is_wide)
         else:
             label, place_of = queries.label[begin:end], np.empty(n, np.int64)
             place_of[order] = np.arange(n)
             by_label = np.argsort(-label, kind="mergesort")
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
-            total = _add_drawn(rows, rule, drawn, worth, by_score)
+            total = _add_drawn(rows, rule, drawn, worth, by_score, is_wide)
         factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         write_gradients(rows.sums, places[order], scale, factor, rule.curvature, g, h)
 

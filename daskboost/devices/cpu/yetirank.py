@@ -41,7 +41,6 @@ FADE_BITS = 25
 """Bits of 1 in sums of ``-log(1 - label)``, each at most `MOST_FADE`, of which 2**31 rows have less than 2**62."""
 MOST_FADE = 64.0
 _MRR, _ERR, _GUMBEL = int(PairWeight.MRR), int(PairWeight.ERR), int(Noise.GUMBEL)
-_1 = np.float32(1)
 
 
 class OrderRule(NamedTuple):
@@ -119,7 +118,7 @@ def _add_neighbors(rows: Ranked, rule: PairRule, n_neighbors: int, n: int, worth
                 else:
                     change = change_of(rows, a, b)
                 weight = worth * np.float32(change) * abs(gain[a] - gain[b])
-                add_pull(rows, a, b, weight, False, _1)
+                add_pull(rows, a, b, weight, False, True)
             if rule.weight == _ERR:
                 between += looks * np.float64(gain[b]) * steps[b]
                 looks *= 1.0 - np.float64(gain[b])

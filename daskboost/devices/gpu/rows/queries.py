@@ -29,7 +29,7 @@ def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
     if loss.orders is not None:
         return (32 + 8 * _has_aboves(loss)) * room(n_rows)
-    of_row = 12 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
+    of_row = 16 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
     return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
 
 
@@ -62,7 +62,7 @@ def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all
         }  # fmt: skip
     of_map, of_drawn = loss.weight == PairWeight.MAP, loss.drawn > 0
     return {
-        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows,), np.float32),
+        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows, 2), np.float32),
         "aboves": ((n_rows * of_map,), np.float64), "of_tiles": ((n_tiles * of_map, 2), np.int64),
         "place": ((n_rows * of_drawn,), np.uint32),
     }  # fmt: skip
