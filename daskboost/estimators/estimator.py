@@ -39,7 +39,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster
+from daskboost.training.checks import as_booster, check_drawn_queries
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -304,6 +304,7 @@ class BoostedTrees(EstimatorParameters):
             check_device(params.device)
         metrics = evaluated_metrics(params, objective) if sets else []
         check_queries(source, given_sets, objective, metrics)
+        check_drawn_queries(params, source.has("qid"))
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}
