@@ -107,14 +107,13 @@ def test_rows_of_a_query_are_drawn_together(
     rounding = Rounding(scale_g, scale_h, *keys, int(np.ceil(share * 2**32)), scale_w)
     query = rng.integers(0, 1 + n // 20, n)
     codes = rng.integers(0, 2**64, 1 + n // 20, np.uint64)[query]
-    given: Any = (list, [n], [[(0, 9)]], make_layout([2]))
-    weights = None if weight is None else [weight]
+    weights, layout = None if weight is None else [weight], make_layout([2])
     rows: Any
     if make_runtime is None:
-        rows, put = CpuRows(*given, EagerThreads(3), weights), np.asarray
+        rows, put = CpuRows(list, [n], [[(0, 9)]], layout, EagerThreads(3), weights), np.asarray
     else:
         runtime = make_runtime()
-        rows, put = GpuRows(runtime, *given, weights), runtime.xp.asarray
+        rows, put = GpuRows(runtime, list, [n], [[(0, 9)]], layout, weights), runtime.xp.asarray
     rows.draw_by([codes])
     rows.start_tree(lambda _: (put(g), put(h)), rounding)
     chunk = rows.chunks[0]
