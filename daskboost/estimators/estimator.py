@@ -81,8 +81,8 @@ class BoostedTrees(EstimatorParameters):
         y, sample_weight, base_margin : column name of `X`, or an aligned collection
             Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).
         qid : column name of `X`, or an aligned collection, optional
-            The query of each row, for ranking objectives and for metrics such as ``ndcg@10``: integers, whole floats
-            or texts, in any order. Rows of a query have the same weight, or 0.
+            The query of each row, for ranking objectives, for metrics such as ``ndcg@10`` and for draws of whole
+            queries: integers, whole floats or texts, in any order. Rows of a query have the same weight, or 0.
         eval_set : list of (X, y), optional
             Evaluated after every round as ``validation_0``, ``validation_1``, ...; of any supported kind, and with
             other partitions, workers and sizes than the training data.
