@@ -86,8 +86,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
 // `first`, `second` : label and margin of a loss, or g and h, of the first of `n_trees` outputs; `next_first`, `next_second` :
 // from one output's to the next one's. `weight` : multiplies the gradients of a loss (or null); of small data, which must
 // have it, their integers. `by_weight` : h of a loss is only what multiplies its gradients. `codes` : as `count_sampled`
-// takes them. `counts` : what that found; without SAMPLED, all are kept. `bounds` : the first tree's root's segment, the next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart.
-// sums[0] and sums[1] of each tree grow by the integers of g and h.
+// takes them. `counts` : what that found; without SAMPLED, all are kept. `bounds` : the first tree's root's segment, the
+// next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart. sums[0] and sums[1] of each
+// tree grow by the integers of g and h.
 extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_gradients(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
     i64 stride_first, i64 stride_second, i64 next_first, i64 next_second, const float* __restrict__ parameters,

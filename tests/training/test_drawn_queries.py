@@ -254,5 +254,10 @@ def test_bad_input_is_refused(
     with dataset(given) as data, pytest.raises(error, match=re.escape(message)):
         train({**BASE, **params}, data, 2)
     own = {**DRAWN, "n_estimators": 2, **params}
-    with pytest.raises(error, match=re.escape(message)):
+    with pytest.raises(error, match=re.escape(message)):  # before any row is read
         DaskBoostRegressor(**own).fit(given["X"], given["y"], qid=given["qid"])
+
+
+def test_lightgbms_word_is_known() -> None:
+    with pytest.raises(ParameterError, match="'bagging_by_query'.*use sampling_unit='group', with subsample"):
+        train({"bagging_by_query": True}, dataset(make_rows(60)), 1)
