@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -110,11 +109,7 @@ class Catboost(Library):
         )  # fmt: skip
 
     def tree_seconds(self, data: Any) -> tuple[float, Any]:
-        with TemporaryDirectory() as folder:
-            model = self.train(data, self.config.trees, allow_writing_files=True, train_dir=folder)
-            ends = peers.catboost_round_ends(Path(folder))
-        short = max(1, self.config.trees // 5)
-        return float(ends[-1] - ends[short - 1]) / (self.config.trees - short), model
+        return peers.catboost_tree_seconds(partial(self.train, data), self.config.trees)
 
     def predict(self, model: Any, x: Any) -> Any:
         return peers.catboost_predict(model, x)

@@ -1,13 +1,18 @@
-"""Milliseconds a tree of ranking objectives on one GPU, beside XGBoost's in the same process; or on several over Dask.
+"""Milliseconds a tree of ranking objectives on one GPU, beside a peer's in the same process; or on several over Dask.
 
-    python -m benchmarks.gpu_ranking                          # 11.3M x 136 in 95,000 queries
+    python -m benchmarks.gpu_ranking                          # 11.3M x 136 in 95,000 queries, beside XGBoost
+    python -m benchmarks.gpu_ranking --objectives yetirank,querysoftmax    # 4M x 136 in 33,000, beside CatBoost
     python -m benchmarks.gpu_ranking --gpus 1,2 --objectives rank:ndcg    # 22M x 136 in 190,000, in two orders
     python -m benchmarks.gpu_ranking --gpus 1,2 --device cpu --rows 20000 --queries 200 --features 20 --trees 5
     python -m benchmarks.gpu_ranking --device cpu --rows 20000 --queries 200 --features 20 --trees 5 --repeats 1
 
 Rows are made on the device. Queries have sizes that differ, and rows of a query follow one another. A tree's time is
-that by which a fit of all trees exceeds one of a fifth. Both libraries pair each query's first rows with all that come
-after them (`lambdarank_pair_method="topk"`). Models are scored on the first training queries; ours must not be worse.
+that by which a fit of all trees exceeds one of a fifth; CatBoost's is by its own record of when trees end, after the
+same fifth. Ours and XGBoost pair each query's first rows with all that come after them
+(`lambdarank_pair_method="topk"`). Models are scored on the first training queries; ours must not be worse.
+
+Beside CatBoost, whose trees are symmetric, ours are measured both level by level and symmetric. CatBoost's GPU takes
+queries of up to 1,023 rows for YetiRank, so that no query is larger there; for QuerySoftMax one has 5,000 rows.
 
 With `--gpus`, a LocalCUDACluster for each number of GPUs has rows that its GPUs made, first query by query, then in an
 order that scatters the rows of each query over all workers. Models must be the same bytes on any number of GPUs, which
@@ -20,6 +25,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +52,12 @@ OBJECTIVES = ("rank:ndcg", "rank:pairwise", "rank:map")
 SHARES = (0.55, 0.8, 0.92, 0.98)
 """Shares of the rows whose grade is at most 0, 1, 2 and 3; for "rank:map" those above the first are relevant."""
 SCORED_QUERIES = 2000
-LEEWAY = 0.005
-"""By how much NDCG of ours may be lower."""
+LEEWAY = {"xgboost": 0.005, "catboost": 0.06}
+"""By how much NDCG of ours may be lower than a peer's. CatBoost's QuerySoftMax takes gradient steps, which are larger
+than Newton's; with those it ranks as ours does."""
+OF_CATBOOST = {"yetirank": "YetiRank", "querysoftmax": "QuerySoftMax"}
+"""Objectives that are measured beside CatBoost, and its names of them."""
+CATBOOST_BORDERS = 254
 
 
 @dataclass(frozen=True)
@@ -69,22 +79,37 @@ class Config:
     """How many times as long as ours XGBoost's tree takes at least; on several GPUs, ours on one as on two."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further parameters of fits."""
+    largest: int = 0
+    """Rows of the first query; 0 where it is like the others."""
+    most: int = 0
+    """Rows of a query, at most; 0 for any."""
     order: str = "sorted"
     """Whether rows of a query follow one another, "sorted", or lie anywhere, "scattered"."""
 
 
-MANY_ROWS, MANY_QUERIES, MANY_ASKED = 22_000_000, 190_000, 1.7
-"""Rows and queries on several GPUs, and how many times as fast two are as one."""
+MANY = Config(n_rows=22_000_000, n_queries=190_000, asked=1.7)
+"""On several GPUs, where two are so many times as fast as one."""
+USUAL = {
+    "yetirank": Config("yetirank", 4_000_000, n_queries=33_000, most=1023),
+    "querysoftmax": Config("querysoftmax", 4_000_000, n_queries=33_000, largest=5000),
+    **{objective: Config(objective) for objective in OBJECTIVES},
+}
+"""On one GPU, by objective."""
 ORDERS = ("sorted", "scattered")
 
 
 def sizes(config: Config) -> npt.NDArray[np.int64]:
     """Rows of each query: lognormal, 1 at least, `n_rows` in all."""
-    ids = EFFECT_ROW + np.arange(config.n_queries, dtype=np.int64)
+    n_queries, n_rows = config.n_queries - (config.largest > 0), config.n_rows - config.largest
+    ids = EFFECT_ROW + np.arange(n_queries, dtype=np.int64)
     wanted = np.exp(0.6 * normals(hashes(ids, np.array([0]), 0, np), np)[:, 0].astype(np.float64))
-    ends = np.rint(np.cumsum(wanted) * ((config.n_rows - config.n_queries) / wanted.sum())).astype(np.int64)
+    ends = np.rint(np.cumsum(wanted) * ((n_rows - n_queries) / wanted.sum())).astype(np.int64)
     found: npt.NDArray[np.int64] = np.diff(ends, prepend=0) + 1
-    return found
+    if config.most:
+        found = np.minimum(found, config.most)
+        while left := n_rows - int(found.sum()):  # the smallest queries have what others had too many
+            found[np.argsort(found, kind="stable")[: min(left, int((found < config.most).sum()))]] += 1
+    return np.concatenate([[config.largest], found]) if config.largest else found
 
 
 def scored_features(config: Config, first: int, n_rows: int) -> tuple[Array, Array]:
@@ -159,24 +184,62 @@ def ndcg(
     return float(np.mean(dcg(margins)[ideal > 0] / ideal[ideal > 0]))
 
 
-def contender(config: Config, data: Any, train: Callable[..., Any], predict: Callable[..., Any],
-              scored: tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.int32]]) -> Callable[[], Run]:  # fmt: skip
-    """Return what gives the seconds of a tree; a model is scored once."""
-    params = {
+Scored = tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.int32]]
+"""Features, grades and queries of the rows that models are scored on, in the memory of the host."""
+
+
+def first_queries(x: Array, y: Array, qid: npt.NDArray[np.int32]) -> Scored:
+    """Return the rows that models are scored on."""
+    n = int(np.searchsorted(qid, SCORED_QUERIES))
+    return host(x[:n]), host(y[:n]), qid[:n]
+
+
+def parameters(config: Config) -> dict[str, Any]:
+    """Return the parameters of a fit, by names that XGBoost knows but for those of ours alone."""
+    pairs = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": config.pairs}
+    return {
         "objective": config.objective, "max_depth": config.depth, "learning_rate": config.learning_rate,
-        "device": config.device, "lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": config.pairs,
-        **config.more,
+        "device": config.device, **(pairs if config.objective in OBJECTIVES else {}), **config.more,
     }  # fmt: skip
+
+
+def contender(config: Config, data: Any, train: Callable[..., Any], predict: Callable[..., Any], scored: Scored
+              ) -> Callable[[], Run]:  # fmt: skip
+    """Return what gives the seconds of a tree; a model is scored once."""
+    params = parameters(config)
+
+    def tree_seconds() -> tuple[float, Any]:
+        short = max(1, config.trees // 5)
+        few = timed(lambda: train(params, data, short))[0]
+        all_, model = timed(lambda: train(params, data, config.trees))
+        return (all_ - few) / (config.trees - short), model
+
+    return scored_once(tree_seconds, predict, scored)
+
+
+def catboost_contender(config: Config, x: Array, y: Array, qid: npt.NDArray[np.int32], scored: Scored
+                       ) -> Callable[[], Run]:  # fmt: skip
+    """Return what gives the seconds of CatBoost's tree; a model is scored once."""
+    pool = peers.catboost_query_pool(host(x), host(y), qid, CATBOOST_BORDERS, config.device)
+    train = partial(
+        peers.catboost_rank, pool, OF_CATBOOST[config.objective], config.depth, config.learning_rate, config.device
+    )
+    return scored_once(
+        lambda: peers.catboost_tree_seconds(train, config.trees), lambda model, rows: model.predict(rows), scored
+    )
+
+
+def scored_once(tree_seconds: Callable[[], tuple[float, Any]], predict: Callable[..., Any], scored: Scored
+                ) -> Callable[[], Run]:  # fmt: skip
+    """Return a contender whose first model is scored; `tree_seconds` : gives the seconds of a tree, and the model."""
     found: dict[str, float] = {}
     x, y, qid = scored
 
     def run() -> Run:
-        short = max(1, config.trees // 5)
-        few = timed(lambda: train(params, data, short))[0]
-        all_, model = timed(lambda: train(params, data, config.trees))
+        seconds, model = tree_seconds()
         if not found:
             found.update(ndcg=ndcg(y, np.asarray(predict(model, x)), qid), **digest_of(model))
-        return Run((all_ - few) / (config.trees - short), found)
+        return Run(seconds, found)
 
     return run
 
@@ -184,28 +247,31 @@ def contender(config: Config, data: Any, train: Callable[..., Any], predict: Cal
 def no_worse(runs: Mapping[str, Run]) -> None:
     """The check that ours ranks as well."""
     values = {name: run.answer["ndcg"] for name, run in runs.items()}
-    if values["daskboost"] < max(values.values()) - LEEWAY:
-        raise AssertionError(f"NDCG of ours is lower: {values}")
+    for peer, leeway in LEEWAY.items():
+        if any(values[name] < values.get(peer, 0.0) - leeway for name in values if name.startswith("daskboost")):
+            raise AssertionError(f"NDCG of ours is lower: {values}")
 
 
 def bench(config: Config, names: list[str]) -> list[dict[str, Any]]:
-    """Measure; the rows of repeats, and of ours beside XGBoost."""
+    """Measure; the rows of repeats, and of each of ours beside the peer, which is named last."""
     x, y, qid = rows(config)
-    n = int(np.searchsorted(qid, SCORED_QUERIES))
-    scored = host(x[:n]), host(y[:n]), qid[:n]
+    scored = first_queries(x, y, qid)
+    own = ours.quantize(x, y, qid=qid, device=config.device) if any("daskboost" in name for name in names) else None
+    symmetric = replace(config, more={**config.more, "grow_policy": "symmetric"})
     kinds: dict[str, Callable[[], Callable[[], Run]]] = {
-        "daskboost": lambda: contender(
-            config, ours.quantize(x, y, qid=qid, device=config.device), ours.train, ours.predict, scored
-        ),
+        "daskboost": lambda: contender(config, own, ours.train, ours.predict, scored),
+        "daskboost symmetric": lambda: contender(symmetric, own, ours.train, ours.predict, scored),
         "xgboost": lambda: contender(
             config, peers.xgboost_query_matrix(x, y, qid), peers.xgboost_train, peers.xgboost_predict, scored
         ),
+        "catboost": lambda: catboost_contender(config, x, y, qid, scored),
     }
     result = interleave({name: kinds[name]() for name in names}, config.repeats, no_worse)
     for name in names:
         ms, score = 1e3 * result.seconds(name), result.runs[name][0].answer["ndcg"]
         print(f"  {config.objective} {name}: {ms:.3f} ms a tree, NDCG@10 {score:.4f}", flush=True)
-    beside = [beside_row(config.objective, result, *names, asked=config.asked)] if len(names) == 2 else []
+    *mine, peer = names
+    beside = [beside_row(config.objective, result, name, peer, asked=config.asked) for name in mine]
     return [*comparison_rows(config.objective, result), *beside]
 
 
@@ -243,32 +309,41 @@ def bench_many(config: Config, clients: Mapping[int, Any]) -> Iterator[dict[str,
         yield beside_row(name, result, own, fewest, asked=config.asked)
 
 
+def contenders_of(objective: str) -> list[str]:
+    """Return which are measured on one GPU, the peer last."""
+    return ["daskboost", "daskboost symmetric", "catboost"] if objective in OF_CATBOOST else ["daskboost", "xgboost"]
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
     parser.add_argument("--rows", type=int)
     parser.add_argument("--features", type=int, default=Config.n_features)
     parser.add_argument("--queries", type=int)
+    parser.add_argument("--largest", type=int, help="rows of the first query; 0 where it is like the others")
     parser.add_argument("--trees", type=int, default=Config.trees)
     parser.add_argument("--repeats", type=int, default=Config.repeats)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=Config.device)
-    parser.add_argument("--contenders", default="daskboost,xgboost")
+    parser.add_argument("--contenders", default="", help="the peer last; none: those of the objective")
     parser.add_argument("--gpus", default="", help="numbers of GPUs, each a cluster; none: one GPU in this process")
     parser.add_argument("--orders", default=",".join(ORDERS), help="of rows on several GPUs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     n_gpus = [int(n) for n in options.gpus.split(",") if n]
-    usual = (MANY_ROWS, MANY_QUERIES, MANY_ASKED) if n_gpus else (Config.n_rows, Config.n_queries, Config.asked)
+    given = {
+        "n_rows": options.rows, "n_features": options.features, "n_queries": options.queries,
+        "largest": options.largest, "trees": options.trees, "device": options.device, "repeats": options.repeats,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
     with ExitStack() as stack:
         clients = {n: open_cluster(n, options.device, stack) for n in n_gpus}
         for objective in options.objectives.split(","):
-            config = Config(
-                objective, options.rows or usual[0], options.features, options.queries or usual[1], options.trees,
-                device=options.device, repeats=options.repeats, asked=usual[2],
-            )  # fmt: skip
+            usual = replace(MANY, objective=objective) if n_gpus else USUAL[objective]
+            config = replace(usual, **given)
             for order in options.orders.split(",") if n_gpus else (config.order,):
                 own = replace(config, order=order)
-                found = [*bench_many(own, clients)] if n_gpus else bench(own, options.contenders.split(","))
+                names = options.contenders.split(",") if options.contenders else contenders_of(objective)
+                found = [*bench_many(own, clients)] if n_gpus else bench(own, names)
                 about = {"gpu": gpu_name(own.device)}
                 record("gpu_ranking", own, [{**about, **row} for row in found], options.results)
 

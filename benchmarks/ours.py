@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,22 +67,32 @@ def ranking(params: Mapping[str, Any], train: Part, test: Part, rounds: int) -> 
 def ranking_spread(params: Mapping[str, Any], train: Part, rounds: int) -> list[float]:
     """The largest gradient beside the root mean square of all, of the training rows before the first round and after
     the last."""
-    from daskboost.devices.cpu.queries import Queries, QueryLoops
-    from daskboost.devices.cpu.threads import Threads
-    from daskboost.devices.losses import QueryLoss
-    from daskboost.engine.query_rows import QueryRows
-    from daskboost.objectives.objective_names import make_objective
-
-    loss = make_objective(params["objective"]).query_loss
-    assert isinstance(loss, QueryLoss) and train.group is not None
-    rows = QueryRows.of(train.group, train.y, None)
-    queries = Queries(rows.order, rows.begins, rows.label, rows.order.astype(np.uint64), rows.factors(by_weight=True))
+    assert train.group is not None
     spread = []
     for score in (np.zeros(len(train.y), np.float32), ranking(params, train, train, rounds)):
         g, h = np.empty_like(score), np.empty_like(score)
-        QueryLoops(loss, queries, Threads(threads())).fill(np.uint64(0), score, g, h)
+        query_gradients(params, train.y, train.group, "cpu")(score, g, h)
         spread.append(float(np.abs(g).max() / np.sqrt(np.mean(g.astype(np.float64) ** 2))))
     return spread
+
+
+def query_gradients(params: Mapping[str, Any], y: Vector, qid: npt.NDArray[Any], device: str) -> Callable[..., None]:
+    """Return what fills the gradients of rows of queries, ``fill(scores, g, h)``, float32 in the device's memory of
+    shape (rows,); `y` and `qid` lie in the host's."""
+    from daskboost.devices.choose import make_device
+    from daskboost.devices.cpu.queries import Queries
+    from daskboost.devices.cpu.threads import Threads
+    from daskboost.devices.cpu.views import SlotLayout
+    from daskboost.engine.query_rows import QueryRows
+    from daskboost.objectives.objective_names import make_objective
+
+    loss = make_objective(params["objective"], params).query_loss
+    assert loss is not None
+    layout = SlotLayout(np.array([0, 2], np.int64), np.array([2], np.int32))  # no histogram is built
+    rows = QueryRows.of(qid.astype(np.int64), y, None)
+    queries = Queries(rows.order, rows.begins, rows.label, rows.ids, rows.factors(by_weight=True))
+    loops = make_device(device, layout, Threads(threads())).query_loops(loss, queries)
+    return partial(loops.fill, np.uint64(0))
 
 
 def classifier(**params: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,24 @@ def catboost_category_pool(x: Any, y: Vector, categories: Sequence[str]) -> Any:
     return catboost.Pool(x, y, cat_features=list(categories), thread_count=threads())
 
 
+def catboost_query_pool(x: Matrix, y: Vector, qid: npt.NDArray[np.int32], borders: int, device: str) -> Any:
+    """CatBoost's quantized pool of rows of queries, which follow one another."""
+    import catboost
+
+    pool = catboost.Pool(x, y, group_id=qid, thread_count=threads())
+    pool.quantize(border_count=borders, task_type=_task_type(device))
+    return pool
+
+
+def catboost_tree_seconds(train: Callable[..., Any], rounds: int) -> tuple[float, Any]:
+    """Seconds of a tree after the first fifth of them, and the model; `train` : fits so many rounds, with options."""
+    with TemporaryDirectory() as folder:
+        model = train(rounds, allow_writing_files=True, train_dir=folder)
+        ends = catboost_round_ends(Path(folder))
+    short = max(1, rounds // 5)
+    return float(ends[-1] - ends[short - 1]) / (rounds - short), model
+
+
 def catboost_round_ends(folder: Path) -> npt.NDArray[np.float64]:
     """Seconds from the start of boosting to the end of each round, of a fit that wrote its files to `folder`."""
     lines = (folder / "time_left.tsv").read_text().splitlines()[1:]
@@ -140,15 +159,25 @@ def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, sco
     The learning curve is computed in the first and the last round alone, and half of the GPU is left to others. `more`
     goes to CatBoost.
     """
+    return _catboost_fit(
+        pool, device, rounds, loss_function="Logloss", depth=depth, learning_rate=learning_rate, score_function=score,
+        leaf_estimation_method="Newton", **more,
+    )  # fmt: skip
+
+
+def catboost_rank(pool: Any, loss: str, depth: int, learning_rate: float, device: str, rounds: int, **more: Any) -> Any:
+    """A model that ranks, otherwise as that of `catboost_train`; scores and leaves are those of the loss's defaults."""
+    return _catboost_fit(pool, device, rounds, loss_function=loss, depth=depth, learning_rate=learning_rate, **more)
+
+
+def _catboost_fit(pool: Any, device: str, rounds: int, **params: Any) -> Any:
     import catboost
 
     on_gpu = {"devices": "0", "gpu_ram_part": 0.5} if device == "cuda" else {"thread_count": threads()}
     return catboost.CatBoost({
-        "loss_function": "Logloss", "iterations": rounds, "depth": depth, "learning_rate": learning_rate,
-        "l2_leaf_reg": 1.0, "boosting_type": "Plain", "bootstrap_type": "No", "random_strength": 0,
-        "score_function": score, "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1,
-        "metric_period": rounds, "task_type": _task_type(device), "logging_level": "Silent",
-        "allow_writing_files": False, **on_gpu, **more,
+        "iterations": rounds, "l2_leaf_reg": 1.0, "boosting_type": "Plain", "bootstrap_type": "No",
+        "random_strength": 0, "leaf_estimation_iterations": 1, "metric_period": rounds,
+        "task_type": _task_type(device), "logging_level": "Silent", "allow_writing_files": False, **on_gpu, **params,
     }).fit(pool)  # fmt: skip
 
 

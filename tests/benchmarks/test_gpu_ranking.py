@@ -12,7 +12,7 @@ import pytest
 from cluster.dask_fixtures import local_cluster
 from sklearn.metrics import ndcg_score
 
-from benchmarks import gpu_ranking
+from benchmarks import gpu_ranking, gpu_ranking_parts
 from benchmarks.gpu_ranking import Config, main, ndcg, no_worse, rows, sizes
 from benchmarks.harness import Run
 from daskboost.devices.budget import partition
@@ -45,6 +45,37 @@ def test_a_tree_is_timed_and_a_worse_ranking_is_told(tmp_path: Path) -> None:
     assert row["answer"]["ndcg"] > 0.4
     with pytest.raises(AssertionError, match="lower"):
         no_worse({"daskboost": Run(1.0, {"ndcg": 0.5}), "xgboost": Run(1.0, {"ndcg": 0.51})})
+
+
+def test_queries_are_as_large_as_asked() -> None:
+    found = sizes(Config(n_rows=5000, n_queries=300, largest=2000))
+    assert len(found) == 300 and found[0] == 2000 and found.sum() == 5000 and found[1:].max() < 200
+    bounded = sizes(Config(n_rows=5000, n_queries=300, most=20))
+    assert len(bounded) == 300 and bounded.sum() == 5000 and bounded.max() == 20
+
+
+def test_catboost_is_a_peer(tmp_path: Path) -> None:
+    pytest.importorskip("catboost")
+    main(["--device", "cpu", "--rows", "3000", "--queries", "40", "--largest", "100", "--features", "6", "--trees", "5",
+          "--repeats", "1", "--objectives", "querysoftmax", "--results", str(tmp_path)])  # fmt: skip
+    found = [*map(json.loads, (tmp_path / "gpu_ranking.jsonl").read_text().splitlines())]
+    assert [row["contender"] for row in found if "asked" in row] == [
+        "daskboost beside catboost", "daskboost symmetric beside catboost"
+    ]  # fmt: skip
+    assert min(row["answer"]["ndcg"] for row in found if "answer" in row) > 0.4
+
+
+def test_parts_are_measured(tmp_path: Path) -> None:
+    gpu_ranking_parts.main([
+        "--device", "cpu", "--rows", "3000", "--queries", "40", "--largest", "500", "--features", "6", "--trees", "5",
+        "--repeats", "1", "--results", str(tmp_path),
+    ])  # fmt: skip
+    found = [*map(json.loads, (tmp_path / "gpu_ranking_parts.jsonl").read_text().splitlines())]
+    shares = [row for row in found if "share" in row]
+    assert len(shares) == 5 and all(row["ms"] > 0 and row["answer"]["ndcg"] > 0.4 for row in shares)
+    assert [row["contender"] for row in found if "times" in row] == [
+        "with metrics beside without metrics", "with it beside without it", "with it beside its rows in small queries"
+    ]  # fmt: skip
 
 
 def test_workers_are_measured_in_both_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
