@@ -43,8 +43,8 @@ from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import Array, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import ExpressionGradients
-from daskboost.engine.row_groups import codes_to_draw
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
 from daskboost.fit.peers import Peers

@@ -8,7 +8,7 @@ streamed but where a device takes several at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,10 +18,9 @@ from daskboost.data.chunks.shard import Shard
 from daskboost.data.input.row_columns import ChunkRows, joined
 from daskboost.devices.budget.set_size import kept_first, stream_groups
 from daskboost.devices.cpu.rows import Pieces
-from daskboost.dtypes import Float32, UInt64
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
-from daskboost.fit.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,6 @@ class RowGroup:
     def weight(self) -> Float32:
         """Ones where rows have none."""
         return np.ones(self.n_rows, np.float32) if self.rows.weight is None else self.rows.weight
-
-    @cached_property
-    def query_codes(self) -> UInt64:
-        """Codes of the rows' queries, as compiled code takes them: of one type, though files cannot be written to."""
-        if self.rows.qid is None:  # refused when the fit is specified
-            raise DataError("the data set has no queries; make it with qid")
-        return np.require(self.rows.qid, requirements=["C", "W"]).view(np.uint64)
 
     def label_sums(self, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
         """Return exact sums of the weighted labels and of the weights of some rows."""
@@ -81,11 +73,6 @@ class RowGroup:
         ends = [begin for begin, _ in self.pieces[1:]] + [self.n_rows]
         for (begin, first_row), end in zip(self.pieces, ends, strict=True):
             yield slice(begin, end), first_row
-
-
-def codes_to_draw(recipe: Recipe, groups: Sequence[RowGroup]) -> list[UInt64] | None:
-    """Return the codes by which trees draw the rows of groups; None where they draw each row by its global id."""
-    return [group.query_codes for group in groups] if recipe.draws_queries else None
 
 
 def places_on_disk(shard: Shard) -> frozenset[int]:

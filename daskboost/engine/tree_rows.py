@@ -14,8 +14,8 @@ from daskboost.devices.buffers import Buffers
 from daskboost.devices.protocols import Device, Rows
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.dtypes import Array, Float32, Int32
+from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import Gradients, GrowingRows
-from daskboost.engine.row_groups import codes_to_draw
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.fit import messages as m
 from daskboost.fit.peers import Peers, feature_shares, narrow, total

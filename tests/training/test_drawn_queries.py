@@ -259,5 +259,5 @@ def test_bad_input_is_refused(
 
 
 def test_lightgbms_word_is_known() -> None:
-    with pytest.raises(ParameterError, match="'bagging_by_query'.*use sampling_unit='group', with subsample"):
+    with pytest.raises(ParameterError, match=r"'bagging_by_query'.*use sampling_unit='group', with subsample"):
         train({"bagging_by_query": True}, dataset(make_rows(60)), 1)
