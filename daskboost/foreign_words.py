@@ -70,6 +70,7 @@ WORDS: Mapping[str, Meaning] = {
                     _CHILD_WEIGHT),
     **dict.fromkeys(("bagging_fraction", "subsample_freq", "bagging_freq"),
                     Meaning(hint="use subsample, drawn for every tree")),
+    "bagging_by_query": Meaning(hint="use sampling_unit='group', with subsample"),
     **dict.fromkeys(("feature_fraction", "rsm"), Meaning(hint="use colsample_bytree")),
     "ignore_column": Meaning(hint="use ignored_features"),
     "depth": Meaning(hint="use max_depth"),

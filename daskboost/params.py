@@ -90,6 +90,9 @@ class TrainParams:
     (0.7 for Poisson)."""
     subsample: float = 1.0
     """Share of rows that grow a tree, in (0, 1]: drawn uniformly, or by their gradients (``out_of_core="sampled"``)."""
+    sampling_unit: str = "object"
+    """What `subsample` draws for each tree: rows (``object``), or whole queries (``group``) of data made with `qid`,
+    under any objective. CatBoost's."""
     colsample_bytree: float = 1.0
     """Share of features per tree, in (0, 1]."""
     colsample_bylevel: float = 1.0
@@ -246,6 +249,7 @@ class TrainParams:
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
         _check_gpus(self.n_gpus, self.device)
         _check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
+        _check_choice("sampling_unit", self.sampling_unit, SAMPLING_UNITS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         _check_choice("partition_by", self.partition_by, PARTITIONS)
         _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
@@ -306,6 +310,7 @@ PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample", "yetirank_top"}  # fmt: skip
+SAMPLING_UNITS = ("object", "group")
 PAIR_METHODS = ("topk", "mean")
 MOST_FIRST = 10**9
 """Numbers of first rows are less: they are in names of metrics, which take fewer than ten digits (`ndcg@10`)."""

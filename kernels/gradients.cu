@@ -63,17 +63,20 @@ __device__ __forceinline__ u32 rank_in_tile(const bool (&is_kept)[BATCH], u32 (&
 }
 
 // counts[tree, block]: rows of the stretch that are sampled. `keys` : shape (trees, 2), of rounding and of sampling.
+// `codes` : what each row is sampled by, the code of its query, shape (rows,); null for its global id.
 extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
-    const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
-    u32 block_rows, u32* __restrict__ counts, i32 n_trees) {
+    const u64* __restrict__ keys, u64 sample_below, const u64* __restrict__ codes, const i64* __restrict__ pieces,
+    i32 n_pieces, i64 n_rows, u32 block_rows, u32* __restrict__ counts, i32 n_trees) {
     __shared__ u32 storage[WARPS];
     const Part part = part_of_block(n_trees);
     const u64 key = keys[2 * part.tree + 1];
     const Stretch own = stretch_of(part.block, block_rows, n_rows);
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
     u32 count = 0;
-    for (u32 row = threadIdx.x; row < own.n; row += THREADS)
-        count += is_sampled(key, ids.of(own.begin + row), sample_below);
+    for (u32 place = threadIdx.x; place < own.n; place += THREADS) {
+        const u32 row = own.begin + place;
+        count += is_sampled(key, codes == nullptr ? ids.of(row) : codes[row], sample_below);
+    }
     count = sum_of_block<THREADS>(count, storage);
     if (threadIdx.x == 0) counts[part.tree * part.blocks + part.block] = count;
 }
@@ -82,16 +85,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
 //
 // `first`, `second` : label and margin of a loss, or g and h, of the first of `n_trees` outputs; `next_first`, `next_second` :
 // from one output's to the next one's. `weight` : multiplies the gradients of a loss (or null); of small data, which must
-// have it, their integers. `by_weight` : h of a loss is only what multiplies its gradients. `counts` : what `count_sampled` found; without SAMPLED, all are kept. `bounds` : the first
-// tree's root's segment, the next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart.
-// sums[0] and sums[1] of each tree grow by the integers of g and h.
+// have it, their integers. `by_weight` : h of a loss is only what multiplies its gradients. `codes` : as `count_sampled`
+// takes them. `counts` : what that found; without SAMPLED, all are kept. `bounds` : the first tree's root's segment, the
+// next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart. sums[0] and sums[1] of each
+// tree grow by the integers of g and h.
 extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_gradients(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
     i64 stride_first, i64 stride_second, i64 next_first, i64 next_second, const float* __restrict__ parameters,
     i32 by_weight, const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below,
-    const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows, u32 block_rows, const u32* __restrict__ counts, i32 n_trees,
-    i32 nodes_per_tree, u32* __restrict__ order, Pair* __restrict__ pairs, i64* __restrict__ bounds,
-    u64* __restrict__ sums) {
+    const u64* __restrict__ codes, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows, u32 block_rows,
+    const u32* __restrict__ counts, i32 n_trees, i32 nodes_per_tree, u32* __restrict__ order, Pair* __restrict__ pairs,
+    i64* __restrict__ bounds, u64* __restrict__ sums) {
     __shared__ u32 votes[BATCH * WARPS];
     __shared__ i64 partial[WARPS];
     const Part part = part_of_block(n_trees);
@@ -125,8 +129,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_grad
         }
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
-            if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
-            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[2 * part.tree + 1], id[i], sample_below);
+            const u32 row = own.begin + tile + rank[i];
+            if (is_kept[i]) id[i] = ids.of(row);
+            if (!SAMPLED || !is_kept[i]) continue;
+            is_kept[i] = is_sampled(keys[2 * part.tree + 1], codes == nullptr ? id[i] : codes[row], sample_below);
         }
         const u32 n_kept = SAMPLED ? rank_in_tile(is_kept, rank, votes) : TILE;
 #pragma unroll

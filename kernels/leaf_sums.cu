@@ -26,8 +26,9 @@ constexpr u32 BATCH = 4;  // rows whose loads are under way together
 extern "C" __global__ void __launch_bounds__(THREADS, 4) add_to_leaves(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
     i64 stride_first, i64 stride_second, const float* __restrict__ parameters, i32 is_small,
-    const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces,
-    i32 n_pieces, i64 n_rows, u32 block_rows, const i32* __restrict__ leaf, i32 n_leaves, u64* __restrict__ sums) {
+    const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below, const u64* __restrict__ codes,
+    const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows, u32 block_rows, const i32* __restrict__ leaf, i32 n_leaves,
+    u64* __restrict__ sums) {
     __shared__ u32 own_sums[2 * MOST_LEAVES];
     const i32 n_shared = 2 * min(n_leaves, MOST_LEAVES);
     for (i32 i = threadIdx.x; i < n_shared; i += THREADS) own_sums[i] = 0;
@@ -54,8 +55,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) add_to_leaves(
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
             if (leaves[i] < 0) continue;
-            const u64 id = ids.of(own.begin + tile + i * THREADS + threadIdx.x);
-            if (is_sample && !is_sampled(keys[1], id, sample_below)) continue;
+            const u32 row = own.begin + tile + i * THREADS + threadIdx.x;
+            const u64 id = ids.of(row);
+            if (is_sample && !is_sampled(keys[1], codes == nullptr ? id : codes[row], sample_below)) continue;
             Gradient gradient = gradient_of(firsts[i], seconds[i], loss);
             if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], is_small);
             if (!is_finite) gradient = {0.0f, 0.0f};

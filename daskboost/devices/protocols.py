@@ -26,7 +26,7 @@ from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.losses import AnyQueryLoss, DeviceLoss
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
-from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8
+from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8, UInt64
 
 T = TypeVar("T")
 View = Any
@@ -35,6 +35,10 @@ View = Any
 
 class Rows(Protocol):
     """Row state of an engine's training rows while trees grow over them."""
+
+    def draw_by(self, codes: Sequence[UInt64]) -> None:
+        """Have trees draw rows by the codes of each chunk's rows, on the host, in place of their global ids: rows of
+        one code are drawn together."""
 
     def start_tree(self, gradient: Callable[[int], Any], rounding: Rounding) -> tuple[int, int]:
         """Quantize one output's gradients; all rows in the root; integer sums of g and h.

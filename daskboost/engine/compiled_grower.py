@@ -43,6 +43,7 @@ from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import Array, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import ExpressionGradients
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
@@ -135,6 +136,7 @@ class CompiledGrower:
         self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
         """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
         self._weights = [group.weight for group in train.groups] if small else []
+        self._codes = codes_to_draw(spec.recipe, train.groups)
         return by_reference(Rounds(
             g=addresses([g for g, _ in self._kept]), h=addresses([h for _, h in self._kept]),
             weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
@@ -143,6 +145,7 @@ class CompiledGrower:
                 total_weight, rules.reg_lambda, rules.max_delta_step, largest_searched=spec.largest_searched
             ),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
+            codes=np.zeros(n_chunks, np.int64) if self._codes is None else addresses(self._codes),
             key_states=key_states(spec.params.random_state), first=spec.first_iteration,
             learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1),
             cuts=_as_compiled(spec.cuts.values), cut_offsets=_as_compiled(spec.cuts.offsets), log=self._log.record,

@@ -222,7 +222,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         metrics_reason=recipe.metrics_reason, without_host=without_host,
         query_loss=objective.query_loss, queries=usual_queries(train) if recipe.by_query else None,
         ranked=tuple(map(usual_queries, evals)) if any(metric.by_query for metric in metrics) else (),
-        samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
+        samples_rows=recipe.subsample < 1, draws_queries=recipe.draws_queries, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
         may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
         sets=outline.sets, mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),

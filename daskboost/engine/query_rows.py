@@ -13,6 +13,7 @@ from daskboost.dtypes import Float32, Float64, Int64, UInt64
 from daskboost.engine.row_groups import RowGroup
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
+from daskboost.fit.recipe import Recipe
 
 T = TypeVar("T", bound=np.generic)
 
@@ -150,6 +151,16 @@ def global_ids(groups: Sequence[RowGroup]) -> UInt64:
         for rows, first_row in group.parts():
             ids.append(np.arange(first_row, first_row + rows.stop - rows.start, dtype=np.uint64))
     return np.concatenate(ids)
+
+
+def codes_to_draw(recipe: Recipe, groups: Sequence[RowGroup]) -> list[UInt64] | None:
+    """Return the codes of queries by which trees draw the rows of each chunk, as compiled code takes them: of one type,
+    though files cannot be written to. None where trees draw each row by its global id."""
+    if not recipe.draws_queries:
+        return None
+    qid = [group.rows.qid for group in groups if group.rows.qid is not None]
+    assert len(qid) == len(groups)  # refused when the fit is specified (`check_drawn_queries`)
+    return [np.require(own, requirements=["C", "W"]).view(np.uint64) for own in qid]
 
 
 def _joined(parts: Sequence[npt.NDArray[T]]) -> npt.NDArray[T]:

@@ -14,6 +14,7 @@ from daskboost.devices.buffers import Buffers
 from daskboost.devices.protocols import Device, Rows
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.dtypes import Array, Float32, Int32
+from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import Gradients, GrowingRows
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.fit import messages as m
@@ -168,10 +169,14 @@ def make_rows(setup: EngineSetup, device: Device, rows: GrowingRows) -> Rows:
     """Return the state of rows while trees grow over them."""
     train = rows.train
     weights: list[Float32] | None = [group.weight for group in train.groups] if setup.recipe.small_data else None
-    return device.rows(
+    made = device.rows(
         train.views, [group.n_rows for group in train.groups], [group.pieces for group in train.groups], weights,
         room_rows=train.room_rows,
     )  # fmt: skip
+    codes = codes_to_draw(setup.recipe, train.groups)
+    if codes is not None:
+        made.draw_by(codes)
+    return made
 
 
 def count_residuals(state: Rows, rows: GrowingRows, message: m.ResidualCounts) -> m.Counts:

@@ -39,7 +39,7 @@ from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster
+from daskboost.training.checks import as_booster, check_drawn_queries
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
@@ -81,8 +81,8 @@ class BoostedTrees(EstimatorParameters):
         y, sample_weight, base_margin : column name of `X`, or an aligned collection
             Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).
         qid : column name of `X`, or an aligned collection, optional
-            The query of each row, for ranking objectives and for metrics such as ``ndcg@10``: integers, whole floats
-            or texts, in any order. Rows of a query have the same weight, or 0.
+            The query of each row, for ranking objectives, for metrics such as ``ndcg@10`` and for draws of whole
+            queries: integers, whole floats or texts, in any order. Rows of a query have the same weight, or 0.
         eval_set : list of (X, y), optional
             Evaluated after every round as ``validation_0``, ``validation_1``, ...; of any supported kind, and with
             other partitions, workers and sizes than the training data.
@@ -304,6 +304,7 @@ class BoostedTrees(EstimatorParameters):
             check_device(params.device)
         metrics = evaluated_metrics(params, objective) if sets else []
         check_queries(source, given_sets, objective, metrics)
+        check_drawn_queries(params, source.has("qid"))
         given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}

@@ -51,6 +51,8 @@ SHARED_PARAMETERS = """
         Largest absolute leaf value before the learning rate; None is the objective's default.
     subsample : float in (0, 1], default 1
         Share of rows that grow a tree.
+    sampling_unit : {"object", "group"}
+        What `subsample` draws: rows, or whole queries, which `fit` then needs as `qid`.
     colsample_bytree, colsample_bylevel, colsample_bynode : float in (0, 1], default 1
         Share of features per tree, of those per level, of those per node.
     scale_pos_weight : float, default 1
@@ -255,6 +257,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     min_child_weight: float = TrainParams.min_child_weight
     max_delta_step: float | None = TrainParams.max_delta_step
     subsample: float = TrainParams.subsample
+    sampling_unit: str = TrainParams.sampling_unit
     colsample_bytree: float = TrainParams.colsample_bytree
     colsample_bylevel: float = TrainParams.colsample_bylevel
     colsample_bynode: float = TrainParams.colsample_bynode

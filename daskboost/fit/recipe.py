@@ -65,6 +65,8 @@ class Recipe:
     """Share of all rows in the sample that trees grow on; 1 where that is all rows."""
     subsample: float
     """Share of those rows that each tree draws by hash; 1 for all of them."""
+    draws_queries: bool
+    """Whether it draws whole queries, rather than rows."""
     small_data: bool
     """Whether all rows together are few enough to keep more bits (`SMALL_ROWS`)."""
     searched: Searched
@@ -129,7 +131,8 @@ class Recipe:
             "certified": f"a sample of {self.share:.3g} of the rows, certified on all",
             "drawn": f"{self.share:.3g} of the rows, drawn by gradients each round",
         }[self.rows]
-        drawn = f", of which each tree draws {self.subsample:.3g}" if self.subsample < 1 else ""
+        unit = "of whose queries" if self.draws_queries else "of which"
+        drawn = f", {unit} each tree draws {self.subsample:.3g}" if self.subsample < 1 else ""
         searched = {
             "gradients": "gradients",
             "weights": "gradients and weights",
@@ -181,6 +184,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         n_engines=n_engines, n_rows=n_rows, rows=source,
         share={"all": 1.0, "certified": params.resident_share, "drawn": params.subsample}[source],
         subsample=1.0 if by_gradients else params.subsample,
+        draws_queries=params.sampling_unit == "group" and params.subsample < 1,
         # Weights of rows that stand for others count no rows, so that rows drawn by gradients are never small data.
         small_data=not by_gradients and is_small(n_rows),
         searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,

@@ -57,6 +57,7 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
+    check_sampling_unit(params)
     check_score_function(params, objective)
 
 
@@ -110,6 +111,24 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
         raise ParameterError(
             "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
             "output; use 'one_output_per_tree'"
+        )
+
+
+def check_sampling_unit(params: TrainParams) -> None:
+    """Refuse draws of queries where trees grow on samples of rows."""
+    if params.sampling_unit == "group" and params.out_of_core in ON_SAMPLES:
+        raise ParameterError(
+            f"sampling_unit='group' does not go with out_of_core={params.out_of_core!r}, whose trees grow on samples "
+            "of rows; use out_of_core='exact', or sampling_unit='object', which draws rows"
+        )
+
+
+def check_drawn_queries(params: TrainParams, has_queries: bool) -> None:
+    """Refuse rows without queries where trees are to draw these."""
+    if params.sampling_unit == "group" and not has_queries:
+        raise DataError(
+            "sampling_unit='group' draws whole queries, and the training rows have none; pass qid, the query of each "
+            "row, or use sampling_unit='object', which draws rows"
         )
 
 

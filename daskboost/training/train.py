@@ -32,6 +32,7 @@ from daskboost.training.checks import (
     as_booster,
     check_contradictions,
     check_data,
+    check_drawn_queries,
     check_encodings_made,
     check_evaluated_queries,
     check_init_model,
@@ -218,6 +219,7 @@ def make_spec(
     check_init_model(init_model, objective, dtrain, params.has_vector_leaves(objective.n_outputs))
     check_made_with(params, dtrain.made_with)
     check_contradictions(params, objective, [name for _, name in evals])
+    check_drawn_queries(params, dtrain.info.has("qid"))
     schema, cuts = dtrain.schema, dtrain.cuts
     groups = interaction_groups(params.interaction_constraints, schema)
     ignored = ignored_features(params.ignored_features, schema, groups)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 N, PARTS = 4_500, 9
 """Rows, more than small data have, and partitions, of which the last engine has fewer."""
+DRAWN: dict[str, Any] = {"subsample": 0.6, "sampling_unit": "group"}
 METRICS = ["rmse", "ndcg@5", "map-", "mrr"]
 BASE: dict[str, Any] = {"max_depth": 3, "max_bin": 32, "n_jobs": 1, "eval_metric": METRICS, "min_child_weight": 0}
 
@@ -87,13 +88,13 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 @every_pair({
     "loss": LOSSES, "n_engines": [2, 3], "reduction": ["auto", "coordinator"], "n": [600, N],
-    "by_query": [False, True], "weighted": [False, True], "by_host": [False, True],
+    "by_query": [False, True], "weighted": [False, True], "by_host": [False, True], "growth": [{}, DRAWN],
 })  # fmt: skip
 def test_engines_of_a_process_give_the_model_of_one(
     loss: str, n_engines: int, reduction: str, n: int, by_query: bool, weighted: bool, by_host: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    frame, params = make_rows(n, by_query=by_query), {**LOSSES[loss], "reduction": reduction}
+    frame, params = make_rows(n, by_query=by_query), {**LOSSES[loss], **growth, "reduction": reduction}
     expected = outcome(params, dataset(frame, 1, weighted=weighted, chunk_rows=65_536))
     if by_host:
         monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, spec: "the test says so")
@@ -103,7 +104,7 @@ def test_engines_of_a_process_give_the_model_of_one(
 @every_pair({
     "loss": LOSSES, "n_gpus": [2, 3], "joined": [True, True, False], "n": [600, N], "by_query": [False, True],
     "weighted": [False, True], "watched": [False, True],
-    "growth": [{}, {"subsample": 0.6}],
+    "growth": [{}, {"subsample": 0.6}, DRAWN],
 })  # fmt: skip
 @pytest.mark.emulated
 def test_gpus_give_the_model_of_one_cpu(
@@ -273,7 +274,7 @@ def spread(client: Client, frame: pd.DataFrame, n_workers: int, edges: Sequence[
 def test_a_ranker_on_a_cluster_is_that_of_this_process(client: Client, n_workers: int, by_query: bool) -> None:
     """Borders of partitions cut queries. Queries are named by a column, or by a collection beside X."""
     frame, valid = make_rows(by_query=by_query), make_rows(900)
-    model = DaskBoostRanker(**{**BASE, "eval_metric": ["ndcg@5", "map"]}, n_estimators=3)
+    model = DaskBoostRanker(**{**BASE, **DRAWN, "eval_metric": ["ndcg@5", "map"]}, n_estimators=3)
 
     def fitted(rows: Any, others: Any, by_name: bool) -> tuple[bytes, Any]:
         def name(one: Any, column: str) -> Any:

@@ -240,8 +240,10 @@ ROWS = [
 ]
 
 
-@every_pair({"share": [1.0, 0.5, 0.01], "make": ROWS, "small": [False, True]})
-def test_quantizing_and_sums_of_leaves(share: float, make: Any, small: bool, rng: np.random.Generator) -> None:
+@every_pair({"share": [1.0, 0.5, 0.01], "make": ROWS, "small": [False, True], "by_query": [False, True]})
+def test_quantizing_and_sums_of_leaves(
+    share: float, make: Any, small: bool, by_query: bool, rng: np.random.Generator
+) -> None:
     """Rows are those of the first column's sample; leaves sum the integers that a tree would search."""
     sizes, first_rows = [1, 0, 700, 64], [5, 6, 2**40, 2**63 - 1]
     chunks = [(rng.normal(size=(n, 3)).astype(np.float32), rng.random((n, 3)).astype(np.float32)) for n in sizes]
@@ -250,6 +252,9 @@ def test_quantizing_and_sums_of_leaves(share: float, make: Any, small: bool, rng
     roundings = roundings_of(whole[0], whole[1], None if weights is None else np.concatenate(weights), share)
     layout = wide(make_layout([2]), 3)
     rows = make(lambda: (), sizes, [[(0, first)] for first in first_rows], layout, weights)
+    codes = [rng.integers(0, 40, n).astype(np.uint64) for n in sizes]
+    if by_query:
+        rows.draw_by(codes)
 
     def gradient(index: int) -> tuple[Any, Any]:
         g, h = chunks[index]
@@ -266,7 +271,8 @@ def test_quantizing_and_sums_of_leaves(share: float, make: Any, small: bool, rng
                 rounding.scale_w,
             )  # fmt: skip
             weight = None if weights is None else weights[index]
-            columns.append(gradients.quantize(g[:, k], h[:, k], sampled, first_rows[index], weight))
+            units = codes[index] if by_query else None
+            columns.append(gradients.quantize(g[:, k], h[:, k], sampled, first_rows[index], weight, units))
         kept = [row for row, _, _ in columns[0]]
         assert chunk.order[: chunk.kept].tolist() == kept and chunk.bounds[0].tolist() == [0, len(kept)]
         assert not chunk.bounds[1:].any()

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import make_layout, unpack
+from devices.backends import EagerThreads, make_layout, unpack
 from kernels.runtimes import RUNTIMES
 from reference import gradients as reference
+from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
-from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.rows import CpuRows, Rounding
 from daskboost.devices.gpu.rows.gradients import Columns, Quantizer, largest
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows
@@ -89,6 +90,37 @@ def test_largest_of_columns(n_rows: int, n_columns: int, runtime: Runtime, rng: 
     found = largest(runtime, runtime.xp.asarray(values))
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, np.abs(values).max(axis=0, initial=0))
+
+
+@every_pair({
+    "small": [False, True], "share": [1.0, 0.4], "n": [1, 33, 2 * TILE_ROWS + 77],
+    "make_runtime": [pytest.param(None, id="cpu"), *RUNTIMES],
+})  # fmt: skip
+def test_rows_of_a_query_are_drawn_together(
+    make_runtime: Any, n: int, share: float, small: bool, rng: np.random.Generator
+) -> None:
+    """Codes decide who is drawn, ids alone how gradients are rounded; any 64 bits are a code."""
+    g, h = rng.normal(size=n).astype(np.float32), rng.random(n).astype(np.float32)
+    weight = rng.integers(1, 3, n).astype(np.float32) if small else None
+    scale_g, scale_h, scale_w = reference.scales(g, h, weight)
+    keys = reference.key(3, 1), reference.key(3, 2)
+    rounding = Rounding(scale_g, scale_h, *keys, int(np.ceil(share * 2**32)), scale_w)
+    query = rng.integers(0, 1 + n // 20, n)
+    codes = rng.integers(0, 2**64, 1 + n // 20, np.uint64)[query]
+    weights, layout = None if weight is None else [weight], make_layout([2])
+    rows: Any
+    if make_runtime is None:
+        rows, put = CpuRows(list, [n], [[(0, 9)]], layout, EagerThreads(3), weights), np.asarray
+    else:
+        runtime = make_runtime()
+        rows, put = GpuRows(runtime, list, [n], [[(0, 9)]], layout, weights), runtime.xp.asarray
+    rows.draw_by([codes])
+    rows.start_tree(lambda _: (put(g), put(h)), rounding)
+    chunk = rows.chunks[0]
+    order = to_host(chunk.order[: chunk.kept])
+    found = zip(order, *unpack(to_host(chunk.pairs[: chunk.kept])), strict=True)
+    assert list(found) == reference.quantize(g, h, rounding, 9, weight, codes)
+    assert not set(query[order]) & set(np.delete(query, order))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

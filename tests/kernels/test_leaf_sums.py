@@ -36,16 +36,19 @@ def segments(rng: np.random.Generator, kept: int, n_nodes: int) -> Any:
 
 
 @pytest.mark.parametrize("n_nodes", N_NODES)
-@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize(("share", "by_query"), [(1.0, False), (0.3, False), (0.3, True)])
 @pytest.mark.parametrize("small", [False, True], ids=["large", "small"])
 @pytest.mark.parametrize("make_runtime", [pytest.param(None, id="cpu"), *RUNTIMES])
-def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, n_nodes: str, rng: np.random.Generator
-                               ) -> None:  # fmt: skip
+def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, by_query: bool, n_nodes: str,
+                               rng: np.random.Generator) -> None:  # fmt: skip
     """The tree was searched by other scales than those that its leaves are summed by, over the rows that grew it."""
     runtime: Runtime | None = make_runtime and make_runtime()
     put = np.asarray if runtime is None else runtime.xp.asarray
     weights = [rng.integers(0, 4, size).astype(np.float32) for size in SIZES] if small else None
     rows, n = make_rows(runtime, weights), N_NODES[n_nodes]
+    codes = [rng.integers(0, 30, size).astype(np.uint64) << np.uint64(59) for size in SIZES] if by_query else None
+    if codes is not None:
+        rows.draw_by(codes)
     chunks = [(rng.normal(size=size).astype(np.float32), rng.random(size).astype(np.float32)) for size in SIZES]
     top_g, top_h = (max(float(np.abs(chunk[side]).max(initial=0)) for chunk in chunks) for side in (0, 1))
     searched, exact = (
@@ -63,7 +66,8 @@ def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, n_n
             begin + row: pair
             for (begin, first), end in zip(pieces, ends, strict=True)
             for row, *pair in reference.quantize(
-                g[begin:end], h[begin:end], exact, first, own[begin:end] if small else None
+                g[begin:end], h[begin:end], exact, first, own[begin:end] if small else None,
+                None if codes is None else codes[index][begin:end],
             )
         }
         order = rng.permutation(list(pairs)).astype(np.uint32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Float32, UInt64
 
 SMALL_ROWS = 4096
 LIMIT = 32767
@@ -68,12 +68,14 @@ def weighted(objective: Any, label: Any, margin: Any, weight: Any, small: bool) 
         return g * factor[:, None], h * factor[:, None]
 
 
-def quantize(g: Float32, h: Float32, rounding: Rounding, first_row: int = 0, weight: Float32 | None = None
-             ) -> list[tuple[int, int, int]]:  # fmt: skip
-    """(row, quantized g, quantized h) of every sampled row, in order; `weight` for small data."""
+def quantize(g: Float32, h: Float32, rounding: Rounding, first_row: int = 0, weight: Float32 | None = None,
+             codes: UInt64 | None = None) -> list[tuple[int, int, int]]:  # fmt: skip
+    """(row, quantized g, quantized h) of every sampled row, in order; `weight` for small data, `codes` of rows' queries
+    where these are sampled whole."""
     kept = []
     for row in range(len(g)):
-        if bits(rounding.sample_key, first_row + row) >> 32 >= rounding.sample_below:
+        unit = first_row + row if codes is None else int(codes[row])
+        if bits(rounding.sample_key, unit) >> 32 >= rounding.sample_below:
             continue
         if weight is None:
             draw = bits(rounding.round_key, first_row + row)

@@ -124,6 +124,7 @@ FITS: dict[str, Fit] = {
     "quantiles, automatic base score": Fit({**QUANTILES, "base_score": None}, weighted=True),
     "custom objective": Fit({"objective": doubled_squares, "max_depth": 4, "base_score": 0.0}, weighted=True),
     "rankings": Fit({**RANKED, "eval_metric": ["ndcg@5", "err", "query-auc"]}, how="evaluate", n_queries=40),
+    "rankings, drawn queries": Fit({**RANKED, "subsample": 0.7, "sampling_unit": "group"}, n_queries=40),
     "rankings, drawn pairs": Fit(
         {**RANKED, **BEST_FIRST, "objective": "rank:pairwise", "lambdarank_pair_method": "mean"}, n_queries=40
     ),

@@ -58,6 +58,8 @@ SEGMENT_BYTES = 16
 """First and last row of a node."""
 ID_BYTES = 8
 """Global id of a row that was chosen alone."""
+CODE_BYTES = 8
+"""Code of a row's query."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
 DRAW_BYTES = 16
@@ -201,9 +203,10 @@ def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
 
 
 def label_bytes(size: FitSize) -> int:
-    """Labels and weights of training rows; those of evaluation sets count as theirs."""
+    """Labels and weights of training rows, and codes by which trees draw queries; what evaluation sets have counts as
+    theirs."""
     weights = size.has_weight + size.small_data
-    return 4 * size.train.n_rows * (1 + weights)
+    return (4 * (1 + weights) + CODE_BYTES * size.draws_queries) * size.train.n_rows
 
 
 def gradients_bytes(size: FitSize) -> int:

@@ -123,6 +123,8 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    draws_queries: bool = False
+    """Whether these are whole queries."""
     query_loss: AnyQueryLoss | None = None
     """The loss, where it is of queries."""
     queries: QueryCounts | None = None
@@ -324,7 +326,7 @@ class Plan:
     margins_bytes: int
     """Raw scores of all rows and outputs."""
     labels_bytes: int
-    """Labels and weights."""
+    """Labels and weights, and on a GPU codes of queries, where trees draw these."""
     histograms_bytes: int
     """Bytes of the level that is searched and of the one above it, or of all leaves of a tree that grows by gain; or
     what has their place where splits are found in sorted entries."""

@@ -158,12 +158,19 @@ class OutputQuanta(NamedTuple):
     round_key: UInt64
 
 
+EACH_ROW: UInt64 = np.empty(0, np.uint64)
+"""`RowDraw.codes` where each row is drawn by itself."""
+
+
 class RowDraw(NamedTuple):
-    """Rows that are drawn with the same probability: those whose 32 random bits are less than `below`."""
+    """Rows, or queries, that are drawn with the same probability: those whose 32 random bits are less than `below`."""
 
     key: np.uint64
     below: np.uint64
     """2**32 keeps all."""
+    codes: UInt64 = EACH_ROW
+    """Codes of the queries of the chunk's rows, shape (rows,), by which bits are hashed, so that rows of a query are
+    drawn together; `EACH_ROW` hashes global ids."""
 
 
 class RowRange(NamedTuple):
@@ -213,9 +220,12 @@ def _quanta_of(quanta: OutputQuanta, k: int) -> Quanta:
 
 
 @njit(inline="always")
-def _is_drawn(draw: RowDraw, row: np.uint64) -> bool:
-    """Whether the row of this global id is."""
-    return bool(draw.below >= np.uint64(4294967296) or (row_bits(draw.key, row) >> np.uint64(32)) < draw.below)
+def _is_drawn(draw: RowDraw, row: int, global_row: np.uint64) -> bool:
+    """Whether a row of a chunk, which has this global id, is."""
+    if draw.below >= np.uint64(4294967296):
+        return True
+    unit = draw.codes[row] if len(draw.codes) > 0 else global_row
+    return bool((row_bits(draw.key, unit) >> np.uint64(32)) < draw.below)
 
 
 @njit(inline="always")
@@ -238,7 +248,7 @@ def quantize_gradients(
     sum_h = np.int64(0)
     for row in range(rows.begin, rows.end):
         global_row = global_id(first_row, row)
-        if not _is_drawn(draw, global_row):
+        if not _is_drawn(draw, row, global_row):
             continue
         qg, qh = _quantized(g[row], h[row], _weight_of(weight, row), global_row, quanta)
         pairs[kept] = (qg << half) | qh
@@ -254,7 +264,7 @@ def count_drawn(draw: RowDraw, rows: RowRange) -> int:
     """Return how many rows of a range are drawn."""
     count = 0
     for row in range(rows.begin, rows.end):
-        count += _is_drawn(draw, global_id(rows.first_row, row))
+        count += _is_drawn(draw, row, global_id(rows.first_row, row))
     return count
 
 
@@ -270,7 +280,7 @@ def take_rows(
     sum_h = np.int64(0)
     for row in range(rows.begin, rows.end):
         global_row = global_id(first_row, row)
-        if not _is_drawn(draw, global_row):
+        if not _is_drawn(draw, row, global_row):
             order[absent] = row
             absent += 1
             continue
@@ -296,7 +306,7 @@ def quantize_vectors(
     first_row, kept, half = rows.first_row, rows.begin, _half_bits(pairs)
     for row in range(rows.begin, rows.end):
         global_row = global_id(first_row, row)
-        if not _is_drawn(draw, global_row):
+        if not _is_drawn(draw, row, global_row):
             continue
         for k in range(g.shape[1]):
             qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))

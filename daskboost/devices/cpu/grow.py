@@ -269,6 +269,8 @@ class Rounds(NamedTuple):
     """The least gain of a split that is made, if it is more than noise."""
     below: np.uint64
     """See `RowDraw.below`."""
+    codes: Int64
+    """Addresses of `RowDraw.codes`, uint64 of shape (rows,); 0 where each row is drawn by itself."""
     key_states: UInt64
     """What keys of trees' roundings and of their draws of rows come from, see `tree_key`; shape (2,)."""
     first: int
@@ -427,8 +429,8 @@ def _count(state: Growing, thread: int) -> None:
         r = next_task(state.team)
         if r >= len(state.chunks.ranges):
             return
-        _, rows = _range_of(state, r)
-        state.step.drawn[r, 0] = count_drawn(_draw(state), rows)
+        chunk, rows = _range_of(state, r)
+        state.step.drawn[r, 0] = count_drawn(_draw(state, chunk), rows)
 
 
 @part
@@ -437,7 +439,6 @@ def _quantize(state: Growing, thread: int) -> None:
     chunks, rounds, drawn, one = state.chunks, state.rounds, state.step.drawn, state.step.one
     numbers, output, n_outputs = state.tree.numbers, _output(state), rounds.n_outputs
     quanta = Quanta(numbers[SCALE_G], numbers[SCALE_H], rounds.rule.scale_w, state.tree.keys[0])
-    draw = _draw(state)
     while True:
         r = next_task(state.team)
         if r >= len(chunks.ranges):
@@ -451,7 +452,8 @@ def _quantize(state: Growing, thread: int) -> None:
             weight_at(rounds.weight[chunk], end - begin, chunks.rows.pairs),
         )
         into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
-        drawn[r, 1], drawn[r, 2] = take_rows(gradients, quanta, draw, rows, into, drawn[r, 3], drawn[r, 4])
+        draw, at, absent = _draw(state, chunk), drawn[r, 3], drawn[r, 4]
+        drawn[r, 1], drawn[r, 2] = take_rows(gradients, quanta, draw, rows, into, at, absent)
 
 
 @uncounted()
@@ -461,9 +463,11 @@ def _output(state: Growing) -> int:
 
 
 @uncounted()
-def _draw(state: Growing) -> RowDraw:
-    """Return which rows grow the tree."""
-    return RowDraw(state.tree.keys[1], state.rounds.below)
+def _draw(state: Growing, chunk: int) -> RowDraw:
+    """Return which rows of a chunk grow the tree."""
+    rounds, keys, begins = state.rounds, state.tree.keys, state.chunks.begins
+    n_codes = begins[chunk + 1] - begins[chunk] if rounds.codes[chunk] != 0 else 0
+    return RowDraw(keys[1], rounds.below, array_at(rounds.codes[chunk], keys, n_codes))
 
 
 @uncounted()

@@ -15,6 +15,7 @@ import numpy as np
 from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu import partition
 from daskboost.devices.cpu.gradients import (
+    EACH_ROW,
     Gradients,
     OutputQuanta,
     Quanta,
@@ -82,7 +83,7 @@ class Rounding:
 
     @property
     def draw(self) -> RowDraw:
-        """The row sample as kernels take it."""
+        """The row sample as kernels take it, of each row by itself."""
         return RowDraw(np.uint64(self.sample_key), np.uint64(self.sample_below))
 
 
@@ -128,7 +129,12 @@ class CpuRows:
         self._views, self._layout, self._threads = views, layout, threads
         self._pieces = list(pieces)
         self._sizes, self._weights = list(sizes), weights
+        self._codes: Sequence[UInt64] = [EACH_ROW] * len(self._sizes)
         self._buffers = Buffers()
+
+    def draw_by(self, codes: Sequence[UInt64]) -> None:
+        """Have trees draw rows by these codes of each chunk in place of their ids, see `RowDraw.codes`."""
+        self._codes = codes
 
     @cached_property
     def chunks(self) -> list[ChunkOrder]:
@@ -156,7 +162,7 @@ class CpuRows:
     def _fill_root(self, index: int, gradient: tuple[Float32, Float32], rounding: Rounding) -> tuple[int, int]:
         """`start_tree` of one chunk."""
         chunk, ranges = self.chunks[index], list(self._row_ranges(index))
-        columns, quanta, draw = Gradients(*gradient, chunk.weight), rounding.quanta, rounding.draw
+        columns, quanta, draw = Gradients(*gradient, chunk.weight), rounding.quanta, self._draw(index, rounding)
         parts = self._threads.run([
             partial(quantize_gradients, columns, quanta, draw, own, chunk.rows) for own in ranges
         ])  # fmt: skip
@@ -169,10 +175,10 @@ class CpuRows:
 
         `gradient(chunk)` gives float32 of shape (rows, columns); rows are sampled by the first column's rounding.
         """
-        quanta, draw = quanta_of(roundings), roundings[0].draw
-        sums = np.zeros(2 * len(roundings), np.int64)
+        quanta, sums = quanta_of(roundings), np.zeros(2 * len(roundings), np.int64)
         for index, chunk in enumerate(self.chunks):
             columns, ranges = Gradients(*gradient(index), chunk.weight), list(self._row_ranges(index))
+            draw = self._draw(index, roundings[0])
             parts = [np.zeros_like(sums) for _ in ranges]
             kept = self._threads.run([
                 partial(quantize_vectors, columns, quanta, draw, own, chunk.rows, part)
@@ -214,6 +220,10 @@ class CpuRows:
             for part in parts:
                 sums += part
         return sums
+
+    def _draw(self, index: int, rounding: Rounding) -> RowDraw:
+        """Return which rows of a chunk grow a tree."""
+        return rounding.draw._replace(codes=self._codes[index])
 
     def _row_ranges(self, index: int) -> Iterator[RowRange]:
         """Ranges of a chunk's rows."""

@@ -18,7 +18,7 @@ from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.runtime.stretches import BLOCKS_PER_MULTIPROCESSOR, THREADS, stretches
 from daskboost.devices.losses import DeviceLoss, LossKernel, ones_of
-from daskboost.dtypes import Float32, Float64
+from daskboost.dtypes import Float32, Float64, UInt64
 
 MOST_LEAF_ROWS = 2**16
 """Most rows of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
@@ -96,6 +96,11 @@ class Quantizer:
         """Global ids of the rows, as kernels take them."""
         self._blocks, self._block_rows = stretches(runtime, n_rows)
         self._counts = runtime.xp.empty(self._blocks * most_trees, np.uint32)
+        self._codes: DeviceArray | None = None
+
+    def draw_by(self, codes: UInt64) -> None:
+        """Have samples draw rows by these codes, shape (rows,), on the host, in place of their global ids."""
+        self._codes = to_device(self._runtime, codes)
 
     def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
                  pairs: DeviceArray, bounds: DeviceArray, n_trees: int = 1, nodes_per_tree: int = 0
@@ -111,7 +116,7 @@ class Quantizer:
         sampled = sample_below < ALL
         if sampled and order is None:
             raise ValueError("a sample of the rows needs an array for their order")
-        rows = (sample_below, *self.pieces, self._n_rows, self._block_rows, self._counts)
+        rows = (sample_below, self._codes, *self.pieces, self._n_rows, self._block_rows, self._counts)
         variant = {"OBJECTIVE": int(columns.kernel), "SMALL": int(self._weight is not None), "SAMPLED": int(sampled)}
         if sampled:
             count = self._runtime.kernel("gradients", "count_sampled", **variant)
@@ -145,7 +150,7 @@ class Quantizer:
             max(1, -(-self._n_rows // block_rows)), THREADS, columns.first, columns.second,
             columns.weight if self._weight is None else self._weight, element_stride(columns.first),
             element_stride(columns.second), columns.parameters, int(self._weight is not None), rounding.scales,
-            rounding.keys, sample_below, *self.pieces, self._n_rows, block_rows, leaf, len(sums),
+            rounding.keys, sample_below, self._codes, *self.pieces, self._n_rows, block_rows, leaf, len(sums),
             sums.view(np.uint64),
         )  # fmt: skip
 

@@ -40,7 +40,7 @@ from daskboost.devices.gpu.trees.known_tree import (
 )
 from daskboost.devices.gpu.trees.split import empty_histograms
 from daskboost.devices.row_order import BY_SET, Following, Root, RowSplits
-from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
+from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt64
 
 SPLIT_THREADS = 128
 """Threads of a block, as in `kernels/partition.cu`."""
@@ -199,6 +199,11 @@ class GpuRows:
         ]
         """Quantizer of each chunk's gradients."""
         self._rounding = DeviceRounding(runtime, 1)
+
+    def draw_by(self, codes: Sequence[UInt64]) -> None:
+        """Have trees draw rows by these codes of each chunk in place of their ids, see `Rows`."""
+        for quantizer, own in zip(self.quantizers, codes, strict=True):
+            quantizer.draw_by(own)
 
     def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
         """Return the order of a chunk's rows."""
