@@ -11,7 +11,7 @@
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1
-// budget: fill_queries registers=128 shared=16+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=96+(WEIGHT==2)*24 shared=24+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=128 shared=0
@@ -24,28 +24,29 @@
 #ifndef DRAWN
 #define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
 #endif
-#define THREADS 512  // most of a block
+#define THREADS 512  // of a block that has a tile
 #define WARPS (THREADS / 32)
+#define BLOCK_THREADS 128               // most of a block that has a query
+#define BLOCKS (WEIGHT == MAP ? 4 : 5)  // of an SM at least, which bounds registers: more warps hide more of what pairs wait for
 
 constexpr i32 OWN = 4;               // rows of a lane
 constexpr double LN_2 = 0.6931471805599453;
 
 // What the gradients of a query depend on beside scores.
 struct Rules {
-    const double* scales;  // of queries; 0 where no pair adds anything
-    const double* factors;
+    double scale;  // 0 where no pair adds anything
+    double factor;
     i32 drawn;
     i32 is_normalized;
 };
 
 // What is known of a row by its place.
-struct alignas(8) Place {
-    float gain, odds;
+struct alignas(16) Place {
+    float score, gain, odds;
 };
 
 // Rows of a query by their places, from the highest score to the lowest.
 struct Places {
-    const u64* keys;
     const Place* by_place;
     const double* aboves;  // of MAP only
     const double* steps;
@@ -53,7 +54,7 @@ struct Places {
     static __device__ __forceinline__ float score_of(u64 key) { return value_of(~static_cast<u32>(key >> 32)); }
 
     static __device__ __forceinline__ Place of(float gain, u64 key, u64 first_key) {
-        return {gain, exp_of(score_of(key) - score_of(first_key))};
+        return {score_of(key), gain, exp_of(score_of(key) - score_of(first_key))};
     }
 
     // Whether scores differ too much for odds, see `pull_of`.
@@ -63,8 +64,8 @@ struct Places {
 
     __device__ __forceinline__ Row at(i32 place) const {
         Row row;
-        row.score = score_of(keys[place]);
-        row.gain = by_place[place].gain, row.odds = by_place[place].odds;
+        const Place own = by_place[place];
+        row.score = own.score, row.gain = own.gain, row.odds = own.odds;
         if (WEIGHT == MAP) row.above = aboves[place], row.below = row.above + steps[place];
         if (WEIGHT == NDCG) row.above = row.below = steps[place];
         return row;
@@ -102,7 +103,7 @@ static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 
     const Row own = places.at(min(b, n - 1));
     Sums of_b = {0, 0}, of_a = {0, 0};
     i64 back = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (i32 turn = 1; turn <= LANES / 2; ++turn) {
         of_a = passed_on(of_a);
         const i32 a = first + (lane + turn) % LANES;
@@ -117,37 +118,43 @@ static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 
     return of_b.g + 2 * back;
 }
 
-// Rows of a lane, in the warp's tiles of 32: the last tile's first, so that those behind some place are the first ones.
-struct LaneRows {
+// Where the rows of a lane are, in the warp's tiles of 32: the last tile comes first, so that those behind some place are the
+// first ones.
+struct LaneTiles {
     i32 tile, stride, count;  // the warp's first tile, how far they are apart, and how many have rows
-    bool has_first;           // whether the lane has a row of the last tile; other tiles are full
-    Row rows[OWN];
-    Sums sums[OWN];
 
-    __device__ __forceinline__ LaneRows(const Places& places, i32 n, i32 tile_, i32 stride_)
-        : tile(tile_), stride(stride_) {
+    __device__ __forceinline__ LaneTiles(i32 n, i32 tile_, i32 stride_) : tile(tile_), stride(stride_) {
         const i32 n_tiles = (n + LANES - 1) / LANES;
         count = tile < n_tiles ? min((n_tiles - tile + stride - 1) / stride, OWN) : 0;
-        has_first = place_of(0) < n;
-#pragma unroll
-        for (i32 k = 0; k < OWN; ++k) {
-            const i32 place = place_of(k);
-            rows[k] = places.at(place >= 0 && place < n ? place : 0);
-            sums[k] = {0, 0};
-        }
     }
-
-    __device__ __forceinline__ i32 tile_of(i32 k) const { return tile + (count - 1 - k) * stride; }
 
     // Below 0 where there is no tile.
     __device__ __forceinline__ i32 place_of(i32 k) const {
-        return k < count ? tile_of(k) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
+        return k < count ? (tile + (count - 1 - k) * stride) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
     }
 
     // Tiles behind another one; `has` : whether that is one of the warp's.
     __device__ __forceinline__ i32 behind(i32 other, bool& has) const {
         has = other >= tile && (other - tile) % stride == 0 && (other - tile) / stride < count;
         return other < tile ? count : max(count - 1 - (other - tile) / stride, 0);
+    }
+};
+
+// Rows of a lane.
+struct LaneRows {
+    LaneTiles tiles;
+    bool has_first;  // whether the lane has a row of the last tile; other tiles are full
+    Row rows[OWN];
+    Sums sums[OWN];
+
+    __device__ __forceinline__ LaneRows(const Places& places, i32 n, const LaneTiles& tiles_) : tiles(tiles_) {
+        has_first = tiles.place_of(0) < n;
+#pragma unroll
+        for (i32 k = 0; k < OWN; ++k) {
+            const i32 place = tiles.place_of(k);
+            rows[k] = places.at(place >= 0 && place < n ? place : 0);
+            sums[k] = {0, 0};
+        }
     }
 };
 
@@ -158,6 +165,7 @@ static __device__ __forceinline__ i64 add_turns(const Places& places, i32 top, f
                                                 LaneRows& own, Sums& of_first) {
     const i32 lane = threadIdx.x % LANES;
     i64 back = 0;
+#pragma unroll 1
     for (i32 turn = 0; turn < LANES; ++turn) {
         const i32 a = first + (lane + turn) % LANES;
         const Row row = places.at(a);
@@ -182,7 +190,7 @@ static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n,
     top = min(top, n);
     for (i32 first = 0; first < top; first += LANES) {
         bool is_own;
-        const i32 later = own.behind(first / LANES, is_own);
+        const i32 later = own.tiles.behind(first / LANES, is_own);
         if (is_own) total += add_inner_pairs<SHARED, IS_WIDE>(places, n, top, worth, by_score, first, sums);
         Sums of_first = {0, 0};
         switch (later) {
@@ -236,21 +244,21 @@ static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, cons
 }
 
 // What sums of a query are multiplied by, after they are divided by its scale.
-static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query, i64 total) {
+static __device__ __forceinline__ double factor_of(const Rules& rules, i64 total) {
     double norm = 1.0;
-    const double sizes = 2.0 * (static_cast<double>(total) / rules.scales[query]);
+    const double sizes = 2.0 * (static_cast<double>(total) / rules.scale);
     if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
     if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) / LN_2 / sizes;
-    return norm * rules.factors[query];
+    return norm * rules.factor;
 }
 
 // `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.
 // `curvature` : what second derivatives are multiplied by.
 // `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
 // `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
-// Dynamic shared memory, by the least power of two from the number of its rows on: 16 bytes; 8 more for MAP; 20 more for
+// Dynamic shared memory, by the least power of two from the number of its rows on: 24 bytes; 8 more for MAP; 20 more for
 // DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries(
     const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
     const float* __restrict__ gains, const double* __restrict__ steps, const double* __restrict__ scales,
     const float* __restrict__ worths, const double* __restrict__ factors, double curvature, i32 top, i32 drawn,
@@ -259,11 +267,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     float* __restrict__ g, float* __restrict__ h) {
     DYNAMIC_SHARED(u64, keys);
     __shared__ u64 total;
+    __shared__ double scale;  // as what follows, rather than in a register of each lane while pairs are added
+    __shared__ i32 n_again;
 #if WEIGHT == MAP
     __shared__ i64 of_shares[WARPS];
     __shared__ i32 of_relevant[WARPS];
 #endif
-    const i64 query = which[blockIdx.x], begin = begins[query];
+    const u32 query = which[blockIdx.x], begin = static_cast<u32>(begins[query]);  // rows have numbers of 32 bits
     const i32 n = static_cast<i32>(begins[query + 1] - begin), size = power_from(n);
     const i32 n_sums = DRAWN ? size : (min(top, n) + LANES - 1) / LANES * LANES;
     u64* const sums = keys + size;
@@ -272,10 +282,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     for (i32 i = threadIdx.x; i < size; i += blockDim.x)
         keys[i] = i < n ? key_of_row(margins[order[begin + i]], i) : ~0ull;
     for (i32 i = threadIdx.x; i < 2 * n_sums; i += blockDim.x) sums[i] = 0;
-    if (threadIdx.x == 0) total = 0;
+    if (threadIdx.x == 0) total = 0, scale = scales[query], n_again = n;
     __syncthreads();
     sort_keys(keys, size);
-    const double scale = scales[query];
     const bool is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
     if (scale == 0 || !is_finite) {
         for (i32 i = threadIdx.x; i < n; i += blockDim.x)
@@ -300,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     }
     __syncthreads();
 #endif
-    const Places places = {keys, by_place, aboves, steps};
+    const Places places = {by_place, aboves, steps};
     const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0, is_wide = Places::is_wide(keys, n);
     const float worth = worths[query];
 #if DRAWN
@@ -310,14 +319,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
         own_total += is_wide ? add_drawn_pairs<true, true>(places, draws, place, n, begin, i, drawn, worth, by_score, sums)
                              : add_drawn_pairs<true, false>(places, draws, place, n, begin, i, drawn, worth, by_score, sums);
 #else
-    LaneRows own_rows(places, n, static_cast<i32>(threadIdx.x / LANES), static_cast<i32>(blockDim.x / LANES));
+    LaneRows own_rows(places, n, LaneTiles(n, threadIdx.x / LANES, blockDim.x / LANES));
     const i64 own_total = is_wide ? add_top_pairs<true, true>(places, n, top, worth, by_score, own_rows, sums)
                                   : add_top_pairs<true, false>(places, n, top, worth, by_score, own_rows, sums);
 #endif
     const i64 of_warp = sum_of_warp(own_total);
     if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
     __syncthreads();
-    const double factor = factor_of({scales, factors, drawn, is_normalized}, query, static_cast<i64>(total));
+    const double factor = factor_of({scale, factors[query], drawn, is_normalized}, static_cast<i64>(total));
 #if DRAWN
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
         const u32 row = order[begin + static_cast<u32>(keys[i])];
@@ -325,10 +334,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
         h[row] = gradient_of(static_cast<i64>(sums[2 * i + 1]), scale, factor * curvature);
     }
 #else
+    const LaneTiles tiles(n_again, threadIdx.x / LANES, blockDim.x / LANES);
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k) {
-        const i32 i = own_rows.place_of(k);
-        if (i < 0 || i >= n) continue;
+        const i32 i = tiles.place_of(k);
+        if (i < 0 || i >= n_again) continue;
         Sums found = own_rows.sums[k];
         if (i < n_sums) found.g += static_cast<i64>(sums[2 * i]), found.h += static_cast<i64>(sums[2 * i + 1]);
         const u32 row = order[begin + static_cast<u32>(keys[i])];
@@ -412,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
     const i64 first = tile.first + blockIdx.x % PARTS * (OWN * PART_THREADS);
     const Ranking ranking(keys + tile.base, tile.n, is_by_score);
     if (first >= tile.n || scales[tile.query] == 0 || !ranking.is_finite) return;
-    const Places places = {keys + tile.base, by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps};
+    const Places places = {by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps};
     const float worth = worths[tile.query];
     const i32 n = static_cast<i32>(tile.n);
     u64* const own_sums = sums + 2 * tile.base;
@@ -429,12 +439,12 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
                                                          worth, ranking.by_score, own_sums);
     }
 #else
-    LaneRows own(places, n, static_cast<i32>((first + threadIdx.x) / LANES), PART_THREADS / LANES);
+    LaneRows own(places, n, LaneTiles(n, static_cast<i32>((first + threadIdx.x) / LANES), PART_THREADS / LANES));
     total = ranking.is_wide ? add_top_pairs<false, true>(places, n, top, worth, ranking.by_score, own, own_sums)
                             : add_top_pairs<false, false>(places, n, top, worth, ranking.by_score, own, own_sums);
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k)
-        if (const i32 place_k = own.place_of(k); place_k >= 0 && place_k < n) add_sums<false>(own_sums, place_k, own.sums[k]);
+        if (const i32 place_k = own.tiles.place_of(k); place_k >= 0 && place_k < n) add_sums<false>(own_sums, place_k, own.sums[k]);
 #endif
     total = sum_of_warp(total);
     if (threadIdx.x % LANES == 0) add_to<false>(&totals[tile.number], total);
@@ -450,7 +460,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
     const double scale = scales[tile.query];
     const bool is_finite = Ranking(keys + tile.base, tile.n, 0).is_finite, has_pairs = scale != 0 && is_finite;
     const i64 total = static_cast<i64>(totals[tile.number]);
-    const double factor = has_pairs ? factor_of({scales, factors, drawn, is_normalized}, tile.query, total) : 0;
+    const double factor = has_pairs ? factor_of({scale, factors[tile.query], drawn, is_normalized}, total) : 0;
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const i64 place = tile.base + tile.first + i;
         const u32 row = order[begins[tile.query] + static_cast<u32>(keys[place])];

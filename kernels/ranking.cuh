@@ -23,8 +23,8 @@ constexpr i32 WARP_KEYS = LANES * LANE_KEYS;  // of a block with a thread for ea
 
 // Leaves the lower one of two keys first, or last.
 static __device__ __forceinline__ void order_keys(u64& a, u64& b, bool is_up) {
-    const u64 low = a < b ? a : b, high = a < b ? b : a;
-    a = is_up ? low : high, b = is_up ? high : low;
+    const u64 first = a;
+    if ((a > b) == is_up) a = b, b = first;
 }
 
 // A lane's keys of a block's in shared memory, which has `size`.

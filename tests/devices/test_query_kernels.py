@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kernels.runtimes import RUNTIMES
 from reference.ranking import ranking_gradients
 from strategies.pairs import pairs_of
 
-from daskboost.devices.gpu.rows.queries import block_bytes
+from daskboost.devices.gpu.rows.queries import block_size
 from daskboost.devices.gpu.rows.query_order import most_block_rows
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.losses import PairWeight, QueryLoss
@@ -66,7 +66,7 @@ ALL_PAIRS = QueryLoss(PairWeight.ONE, 2**16, 0, False, False, False, curvature=1
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")
-@pytest.mark.parametrize("sizes", [(2048,), (5000, 33, 2049, 4096)], ids=["block", "tiles"])
+@pytest.mark.parametrize("sizes", [(512,), (5000, 33, 2049, 4096)], ids=["block", "tiles"])
 def test_large_queries(loss: QueryLoss, sizes: tuple[int, ...], runtime: Runtime) -> None:
     """As large as a block takes, and larger, sorted in two tiles and in three."""
     rows = make_rows(loss, sizes, "some", weighted=False)
@@ -106,6 +106,6 @@ def test_scores_that_are_not_finite_have_no_gradients(n: int, runtime: Runtime) 
 
 def test_less_shared_memory_has_smaller_blocks() -> None:
     loss = LOSSES[-1]
-    assert most_block_rows(partial(block_bytes, loss), 227 << 10) == 2048
-    assert most_block_rows(partial(block_bytes, loss), 64 << 10) == 1024
-    assert block_bytes(loss, 1024) <= 64 << 10
+    assert most_block_rows(block_size(loss), 227 << 10) == 512
+    assert most_block_rows(block_size(loss), 24 << 10) == 256
+    assert block_size(loss).bytes_of(256) <= 24 << 10

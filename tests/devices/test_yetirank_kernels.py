@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kernels.runtimes import RUNTIMES
 from reference.ranking import ranking_gradients
 from strategies.pairs import pairs_of
 
-from daskboost.devices.gpu.rows.queries import block_bytes
+from daskboost.devices.gpu.rows.queries import block_size
 from daskboost.devices.gpu.rows.query_order import most_block_rows
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.losses import QueryLoss
@@ -96,6 +96,6 @@ def test_scores_that_are_not_finite_have_no_gradients(n: int, runtime: Runtime) 
 
 def test_less_shared_memory_has_smaller_blocks() -> None:
     loss = make_loss("err")
-    assert most_block_rows(partial(block_bytes, loss), 227 << 10) == 2048
-    assert most_block_rows(partial(block_bytes, loss), 48 << 10) == 1024
-    assert block_bytes(loss, 1024) <= 48 << 10
+    assert most_block_rows(block_size(loss), 227 << 10) == 2048
+    assert most_block_rows(block_size(loss), 48 << 10) == 1024
+    assert block_size(loss).bytes_of(1024) <= 48 << 10

@@ -22,9 +22,9 @@ from daskboost.devices.gpu.rows.metrics import (
     sum_shapes,
 )
 from daskboost.devices.gpu.rows.moved_rows import gradient_shapes, score_shapes
-from daskboost.devices.gpu.rows.queries import block_bytes, large_shapes, row_shapes
+from daskboost.devices.gpu.rows.queries import block_size, large_shapes, row_shapes
 from daskboost.devices.gpu.rows.query_lists import large_parts, list_shapes
-from daskboost.devices.gpu.rows.query_order import TILE, BlockBytes, most_block_rows, padded, sort_shapes
+from daskboost.devices.gpu.rows.query_order import TILE, BlockSize, most_block_rows, padded, sort_shapes
 from daskboost.devices.gpu.rows.rounds import round_shapes
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
@@ -111,7 +111,7 @@ def ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
 
 
 def _ranked_bytes(size: FitSize, counts: QueryCounts) -> int:
-    n_rows, _, n_tiles = _large_queries(size, counts, ranked.block_bytes)
+    n_rows, _, n_tiles = _large_queries(size, counts, ranked.BLOCKS)
     known = bytes_of(ranked.ranked_shapes(counts.n_rows, counts.n_queries, counts.most))
     return known + bytes_of(sort_shapes(n_rows, n_tiles)) + (4 + 8 * size.n_metrics) * counts.n_queries
 
@@ -248,15 +248,15 @@ def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
         n_large = sum(n for own, n in n_parts if own)
         shapes = list_shapes(loss, counts.n_rows, counts.n_queries, n_large, sum(own * n for own, n in n_parts))
         return bytes_of(shapes) + 8 * size.n_rounds
-    n_rows, n_queries, n_tiles = _large_queries(size, counts, partial(block_bytes, loss))
+    n_rows, n_queries, n_tiles = _large_queries(size, counts, block_size(loss))
     known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
     large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, size.train.n_rows))
     return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds
 
 
-def _large_queries(size: FitSize, counts: QueryCounts, block_bytes: BlockBytes) -> tuple[int, int, int]:
+def _large_queries(size: FitSize, counts: QueryCounts, of_blocks: BlockSize) -> tuple[int, int, int]:
     """Return the rows of queries that have no block, each query's padded, how many these are, and their tiles."""
-    most = most_block_rows(block_bytes, room_bytes(size.block_bytes))
+    most = most_block_rows(of_blocks, room_bytes(size.block_bytes))
     large = [(own, n) for own, n in counts.of_sizes if own > most]
     return (
         sum(n * padded(own) for own, n in large), sum(n for _, n in large),

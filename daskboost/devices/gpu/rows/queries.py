@@ -15,7 +15,16 @@ from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.query_lists import ListKernels
-from daskboost.devices.gpu.rows.query_order import THREADS, TILE, LargeQueries, QueryOrder, padded, room
+from daskboost.devices.gpu.rows.query_order import (
+    MOST_WARPS,
+    THREADS,
+    TILE,
+    BlockSize,
+    LargeQueries,
+    QueryOrder,
+    padded,
+    room,
+)
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Float32, Int64, UInt32, UInt64, flat
@@ -25,11 +34,20 @@ PART_ROWS = 512
 PART_THREADS = 128
 
 
+PAIR_WARPS = 4
+"""Most warps of a block that adds pairs in registers, `BLOCK_THREADS` of the kernel."""
+
+
+def block_size(loss: QueryLoss) -> BlockSize:
+    """Return the size of blocks that have queries."""
+    return BlockSize(partial(block_bytes, loss), MOST_WARPS if loss.orders is not None else PAIR_WARPS)
+
+
 def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
     if loss.orders is not None:
         return (32 + 8 * _has_aboves(loss)) * room(n_rows)
-    of_row = 16 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
+    of_row = 24 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
     return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
 
 
@@ -62,7 +80,7 @@ def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all
         }  # fmt: skip
     of_map, of_drawn = loss.weight == PairWeight.MAP, loss.drawn > 0
     return {
-        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows, 2), np.float32),
+        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows, 4), np.float32),
         "aboves": ((n_rows * of_map,), np.float64), "of_tiles": ((n_tiles * of_map, 2), np.int64),
         "place": ((n_rows * of_drawn,), np.uint32),
     }  # fmt: skip
@@ -89,7 +107,7 @@ class QueryKernels:
             overwrite(runtime, self._held[name], values)
         self._draw_keys = runtime.xp.zeros(1, np.uint64)
         self._ended: DeviceArray | None = None
-        self._sorted = QueryOrder(runtime, sizes, partial(block_bytes, loss))
+        self._sorted = QueryOrder(runtime, sizes, block_size(loss))
         large = self._sorted.large
         self._of_large = {} if large is None else make_arrays(
             runtime, large_shapes(loss, large.n_rows, large.n_queries, large.n_tiles, int(queries.order.max()) + 1)

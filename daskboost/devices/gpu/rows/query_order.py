@@ -25,7 +25,7 @@ WARP = 32
 WARP_ROWS = 128
 """Rows of a query that a warp has."""
 MOST_WARPS = 16
-"""Most warps of a block that has a query, as in `kernels/queries.cu`."""
+"""Most warps of a block that has a query, where its kernel takes as many."""
 THREADS = 512
 """Threads of a block that has a tile."""
 TILE = 2048
@@ -33,8 +33,14 @@ TILE = 2048
 STATIC_BYTES = 512
 """Bytes of shared memory that a block has beside those that are asked for, at most."""
 
-BlockBytes = Callable[[int], int]
-"""Bytes of dynamic shared memory of a block that has a query of so many rows."""
+@dataclass(frozen=True)
+class BlockSize:
+    """Of the blocks that have queries."""
+
+    bytes_of: Callable[[int], int]
+    """Bytes of dynamic shared memory of one that has a query of so many rows."""
+    most_warps: int = MOST_WARPS
+    """Warps of one, at most."""
 
 
 def room(n_rows: int) -> int:
@@ -47,10 +53,10 @@ def padded(n_rows: int) -> int:
     return -(-n_rows // WARP) * WARP
 
 
-def most_block_rows(block_bytes: BlockBytes, shared_bytes: int) -> int:
+def most_block_rows(size: BlockSize, shared_bytes: int) -> int:
     """Return the most rows of a query that has a block, by the shared memory that one may have."""
-    most = WARP_ROWS * MOST_WARPS
-    while block_bytes(most) + STATIC_BYTES > shared_bytes:
+    most = WARP_ROWS * size.most_warps
+    while size.bytes_of(most) + STATIC_BYTES > shared_bytes:
         most //= 2
     return most
 
@@ -101,8 +107,8 @@ class LargeQueries:
 class QueryOrder:
     """Queries of these sizes by how they are sorted."""
 
-    def __init__(self, runtime: Runtime, sizes: Int64, block_bytes: BlockBytes) -> None:
-        most = most_block_rows(block_bytes, runtime.shared_bytes)
+    def __init__(self, runtime: Runtime, sizes: Int64, of_blocks: BlockSize) -> None:
+        most = most_block_rows(of_blocks, runtime.shared_bytes)
         self.blocks: list[Blocks] = []
         """In each class the largest queries first."""
         edges = [0, *(rows for k in range(MOST_WARPS.bit_length()) if (rows := WARP_ROWS << k) <= most)]
@@ -111,7 +117,7 @@ class QueryOrder:
             if len(which):
                 which = which[np.argsort(-sizes[which], kind="stable")]
                 on_device = to_device(runtime, which.astype(np.uint32))
-                own_bytes = block_bytes(int(sizes[which[0]]))
+                own_bytes = of_blocks.bytes_of(int(sizes[which[0]]))
                 self.blocks.append(Blocks(on_device, largest // WARP_ROWS * WARP, own_bytes))
         large = np.flatnonzero(sizes > most)
         self.large = LargeQueries(runtime, large, sizes[large]) if len(large) else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from daskboost.devices.cpu.queries import discounts_of, ideal_gains
 from daskboost.devices.cpu.query_metrics import Measure, QueryValue
 from daskboost.devices.gpu.rows.metrics import MetricKernels
-from daskboost.devices.gpu.rows.query_order import THREADS, QueryOrder, room
+from daskboost.devices.gpu.rows.query_order import THREADS, BlockSize, QueryOrder, room
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     Shapes,
@@ -29,6 +29,9 @@ from daskboost.dtypes import Float32, Float64, Int64
 def block_bytes(n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
     return 8 * room(n_rows)
+
+
+BLOCKS = BlockSize(block_bytes)
 
 
 def ranked_shapes(n_rows: int, n_queries: int, most: int) -> Shapes:
@@ -58,7 +61,7 @@ class RankedLabels:
         }  # fmt: skip
         for name, values in given.items():
             overwrite(kernels.runtime, self._held[name], values)
-        self._sorted = QueryOrder(kernels.runtime, sizes, block_bytes)
+        self._sorted = QueryOrder(kernels.runtime, sizes, BLOCKS)
         self._bests: dict[Measure, DeviceArray] = {}
         self._gains: dict[Measure, DeviceArray] = {}
 
