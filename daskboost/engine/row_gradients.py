@@ -17,10 +17,11 @@ from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.runtime.collective import Collective
-from daskboost.devices.losses import is_positive, ones_of
+from daskboost.devices.losses import OwnLoss, is_positive, ones_of
 from daskboost.devices.protocols import Device, QueryFilling, RowGradients
 from daskboost.devices.row_order import Following
 from daskboost.dtypes import Array, Float32, Float64, UInt64, flat
+from daskboost.engine.own_loss import OwnLossFilling
 from daskboost.engine.query_owners import OwnedQueries
 from daskboost.engine.query_rows import QueryRows
 from daskboost.engine.setup import EngineSetup
@@ -352,10 +353,13 @@ class QueryGradients(Gradients):
         loss = self._setup.objective.query_loss
         assert loss is not None
         check_sizes(self._setup.objective, int(np.diff(rows.begins).max(initial=0)))
-        return self._device.query_loops(loss, Queries(
+        queries = Queries(
             rows.order, rows.begins, rows.label, rows.ids if loss.drawn else np.empty(0, np.uint64),
             rows.factors(by_weight=not self._setup.recipe.small_data),
-        ))  # fmt: skip
+        )  # fmt: skip
+        if isinstance(loss, OwnLoss):
+            return OwnLossFilling(loss, queries, self._device)
+        return self._device.query_loops(loss, queries)
 
     @cached_property
     def _loops(self) -> QueryFilling:
@@ -403,8 +407,10 @@ class QueryGradients(Gradients):
 
     def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
                  ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
-        """See `Gradients.recorded`; they are computed within a round; collective."""
+        """See `Gradients.recorded`; they are computed within a round, or before it by a user's function; collective."""
         (margin,), queries, moved = self.rows.train.margins, self._queries, None
+        if isinstance(self._setup.objective.query_loss, OwnLoss):
+            return stored, partial(self._fill, np.uint64(0), flat(margin), *map(flat, stored.stored()))
         room = queries.moves.most_sent
         kernels = self._filling(queries.with_room(room))
         assert isinstance(kernels, QueryKernels | ListKernels)

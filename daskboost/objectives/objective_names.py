@@ -8,7 +8,7 @@ from typing import Any
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.classification import Logistic, LogisticRaw, LogisticRegression, SoftMax, SoftProb
 from daskboost.objectives.objective import Objective
-from daskboost.objectives.own_objective import CustomObjective
+from daskboost.objectives.own_objective import CustomObjective, CustomQueryObjective, takes_queries
 from daskboost.objectives.pair_logit import PairLogit
 from daskboost.objectives.query_lists import QueryRmse, QuerySoftMax
 from daskboost.objectives.ranking import RankMap, RankNdcg, RankPairwise
@@ -64,7 +64,8 @@ def make_objective(objective: object, params: Mapping[str, Any] | None = None) -
     Parameters
     ----------
     objective : str, callable or Objective
-        A registered name; a function ``f(label, margin) -> (gradient, hessian)``; or a finished value, returned as is.
+        A registered name; a function ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)``, which
+        gets whole queries; or a finished value, returned as is.
     params : mapping, optional
         Training parameters; each loss reads its own and ignores the rest.
 
@@ -77,7 +78,8 @@ def make_objective(objective: object, params: Mapping[str, Any] | None = None) -
         return objective
     if isinstance(objective, str):
         return _REGISTRY.get(objective).from_params(params or {})
-    return CustomObjective.from_params({**(params or {}), "objective": objective})
+    kind = CustomQueryObjective if takes_queries(objective) else CustomObjective
+    return kind.from_params({**(params or {}), "objective": objective})
 
 
 def objective_from_config(config: object) -> Objective:

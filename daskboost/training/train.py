@@ -84,7 +84,8 @@ def train(
         ``init_model``. ``xgb_model`` is XGBoost's name of it.
     callbacks : sequence of Callback
     objective : callable or Objective, optional
-        Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``.
+        Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)``,
+        which gets whole queries, `group` being their numbers of rows.
     custom_metric : callable, optional
         Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``, with probabilities
         or means as `y_pred`. Early stopping takes smaller values for better ones, unless the function has an attribute

@@ -46,7 +46,7 @@ from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES,
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 from daskboost.devices.gpu.trees.split_sets import set_shapes
-from daskboost.devices.losses import AnyQueryLoss, ListLoss
+from daskboost.devices.losses import AnyQueryLoss, ListLoss, OwnLoss
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -217,8 +217,13 @@ def gradients_bytes(size: FitSize) -> int:
     return 8 * k * (min(n, most_rows) if by_chunk else n) + query_bytes(size)
 
 
+OWN_LOSS_ROW_BYTES = 16
+"""Place of a row in the order of queries, and its gradients while they are uploaded."""
+
+
 def query_bytes(size: FitSize) -> int:
-    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, or of `ListKernels`."""
+    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, of `ListKernels`, or of
+    `OwnLossFilling`."""
     if size.queries is None or size.query_loss is None:
         return 0
     known = _most_bytes(size, size.queries, partial(_query_bytes, size, size.query_loss))
@@ -240,6 +245,8 @@ def _most_bytes(size: FitSize, counts: QueryCounts, bytes_of_queries: Callable[[
 
 
 def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
+    if isinstance(loss, OwnLoss):
+        return OWN_LOSS_ROW_BYTES * counts.n_rows
     if isinstance(loss, ListLoss):
         n_parts = [(large_parts(own), n) for own, n in counts.of_sizes]
         n_large = sum(n for own, n in n_parts if own)
