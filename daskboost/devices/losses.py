@@ -167,7 +167,32 @@ class OwnLoss:
     """No pairs are drawn."""
 
 
-KernelLoss = QueryLoss | ListLoss
+@dataclass(frozen=True, eq=False)
+class GivenPairs:
+    """Logistic loss of pairs of rows that users name; arrays of shape (pairs,)."""
+
+    winner: Int64
+    """Global ids of the rows that should come first."""
+    loser: Int64
+    """Global ids of the others."""
+    weight: Float32
+    """What each pair counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPairs:
+    """`GivenPairs` of the rows of an engine's queries, which are known by their places in the order of queries."""
+
+    winner: Int64
+    loser: Int64
+    weight: Float32
+    drawn: ClassVar[int] = 0
+    """No pairs are drawn."""
+
+
+KernelLoss = QueryLoss | ListLoss | PlacedPairs
 """A loss of queries that devices compute."""
-AnyQueryLoss = KernelLoss | OwnLoss
+EngineLoss = KernelLoss | OwnLoss
+"""A loss of queries as an engine has it."""
+AnyQueryLoss = QueryLoss | ListLoss | OwnLoss | GivenPairs
 """A loss whose gradients need the rows of a query together."""

@@ -137,6 +137,24 @@ def change_of(rows: Ranked, first: int, second: int) -> float:
 
 
 @njit(inline="always", error_model="numpy")
+def pull_of(
+    difference: np.float32, is_ahead: bool, weight: np.float32, by_score: bool, curves: np.float32
+) -> tuple[np.int64, np.int64]:
+    """Return the derivatives of ``weight * log(1 + exp(t - s))``, the second one `curves` times, as integers.
+
+    `difference` : that of the scores s and t, without its sign; `is_ahead` : whether s is the larger one.
+    """
+    difference = min(difference, MOST_DIFFERENCE)
+    odds = _exp(-difference)
+    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
+    share = _1 / (both * unit)
+    weight *= share * both
+    lost = share * unit
+    slope = np.int64(np.rint(weight * (lost * odds if is_ahead else lost)))
+    return slope, np.int64(np.rint(weight * curves * max(lost * lost * odds, LEAST_HESSIAN)))
+
+
+@njit(inline="always", error_model="numpy")
 def add_pull(
     rows: Ranked, first: int, second: int, weight: np.float32, by_score: bool, curves: np.float32
 ) -> np.int64:
@@ -144,14 +162,7 @@ def add_pull(
     s is the score of the row of more gain. The size of the gradient, as an integer."""
     is_right = rows.gain[first] > rows.gain[second]
     is_ahead = is_right == (rows.score[first] >= rows.score[second])
-    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE)
-    odds = _exp(-difference)
-    both, unit = _1 + odds, (difference + SCORE_UNIT if by_score else _1)
-    share = _1 / (both * unit)
-    weight *= share * both
-    lost = share * unit
-    slope = np.int64(np.rint(weight * (lost * odds if is_ahead else lost)))
-    curve = np.int64(np.rint(weight * curves * max(lost * lost * odds, LEAST_HESSIAN)))
+    slope, curve = pull_of(abs(rows.score[first] - rows.score[second]), is_ahead, weight, by_score, curves)
     high, low = (first, second) if is_right else (second, first)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope
