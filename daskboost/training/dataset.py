@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quan
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import PARAMETERS, as_tuple, check_count, check_flag, parse_bytes, split_device
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
@@ -94,12 +91,12 @@ def computed_by(client: Any, source: Source) -> Source:
     return replace(source, compute=partial(compute, client))
 
 
-def computed_values(client: Client | None, values: Sequence[object]) -> list[object]:
+def computed_values(client: object, values: Sequence[object]) -> list[object]:
     """Return values, those that are Dask's computed on the client's cluster, or here where it is None."""
     return [_computed_value(client, value) if is_lazy(value) else value for value in values]
 
 
-def _computed_value(client: Client | None, value: object) -> object:
+def _computed_value(client: object, value: object) -> object:
     """Compute one collection: those of frames and of arrays are not computed together without a warning."""
     if client is None:
         import dask
@@ -107,7 +104,7 @@ def _computed_value(client: Client | None, value: object) -> object:
         return dask.compute(value)[0]
     from daskboost.cluster.dask_tasks import compute
 
-    return compute(client, [value])[0]
+    return compute(client, [value])[0]  # type: ignore[arg-type]  # Dask's client, a type that is known on clusters alone
 
 
 def run_or_await(client: Any, call: Callable[[], T]) -> T:

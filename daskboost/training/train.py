@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +47,6 @@ from daskboost.training.dataset import QuantizedDataset, computed_values, run_or
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split_search import SetSearch, SplitRules
 from daskboost.tree.table import TreeTable
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 IN_PARAMS = "give it in params: {{'{name}': ...}}"
 """What a function that has `params` says of a parameter given as a keyword."""
@@ -198,7 +195,7 @@ def with_callables(params: TrainParams, objective: Any, custom_metric: Any) -> T
 
 
 def with_computed_pairs(
-    fit: Callable[..., Booster], client: Client | None, pairs: object, pair_weight: object
+    fit: Callable[..., Booster], client: object, pairs: object, pair_weight: object
 ) -> Booster:
     """Call `fit` with pairs in the memory of this process."""
     rows, weight = computed_values(client, [pairs, pair_weight])

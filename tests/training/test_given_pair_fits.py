@@ -211,6 +211,17 @@ def test_a_fit_stays_within_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     within(runtime.meter.pool.total_bytes, planned)
 
 
+def test_pairs_take_room_in_plans_of_cpus() -> None:
+    frame = make_rows(600)
+    pairs, _ = make_pairs(frame)
+    with QuantizedDataset.from_dask(frame[FEATURES], frame.y, qid=frame.q) as data:
+        few, many = (
+            plan({**PARAMS, "objective": pair_logit(own), "device": "cpu"}, data).total_bytes
+            for own in (pairs[:100], pairs)
+        )
+    assert many - few == 150 * (len(pairs) - 100)
+
+
 BAD: list[tuple[Any, Any, str]] = [
     (np.zeros((3, 3), int), None, "pairs has the shape (3, 3); give an array of shape (pairs, 2)"),
     (np.zeros((0, 2), int), None, "pairs has the shape (0, 2)"),

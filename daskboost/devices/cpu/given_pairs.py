@@ -19,7 +19,7 @@ from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.queries import LEAST_TASK, SUM_BITS, TASKS_A_THREAD, Queries, pull_of
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PlacedPairs
-from daskboost.dtypes import Float32, Float64, Int64
+from daskboost.dtypes import Float32, Float64, Int64, UInt32
 
 _1 = np.float32(1)
 
@@ -31,7 +31,7 @@ class PairLists(NamedTuple):
     """Places of these rows among all, shape (rows,)."""
     begins: Int64
     """Where each row's pairs begin, and where the last one's end; shape (rows + 1,)."""
-    others: Int64
+    others: UInt32
     """Place of the other row of each pair."""
     worths: Float32
     """What each pair counts, times its row's scale; negative where the row is the one that should come last."""
@@ -43,9 +43,10 @@ def pair_lists(pairs: PlacedPairs, queries: Queries) -> PairLists:
     """Return the pairs of each row; those of weight 0 are left out."""
     n_rows, counted = len(queries.order), np.flatnonzero(pairs.weight > 0)
     winner, loser, weight = (each[counted] for each in (pairs.winner, pairs.loser, pairs.weight))
-    row, other = np.concatenate([winner, loser]), np.concatenate([loser, winner])
+    row = np.concatenate([winner, loser])
     order = np.argsort(row, kind="stable")
     counts = np.bincount(row, minlength=n_rows)
+    del row
     rows = np.flatnonzero(counts)
     counts = counts[rows]
     begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -53,12 +54,15 @@ def pair_lists(pairs: PlacedPairs, queries: Queries) -> PairLists:
     largest = np.maximum.reduceat(weights, begins[:-1]) if len(rows) else np.empty(0)
     scale = np.ldexp(1.0, SUM_BITS - np.frexp(counts * largest)[1])
     is_loser = order >= len(winner)
-    worths = (weights * np.repeat(scale, counts)).astype(np.float32)
+    weights *= np.repeat(scale, counts)
+    worths = weights.astype(np.float32)
+    np.negative(worths, out=worths, where=is_loser)
+    del weights
+    others = np.concatenate([loser, winner])[order]
     of_rows = np.repeat(queries.factor, np.diff(queries.begins))
     return PairLists(
-        queries.order[rows], begins, queries.order[other[order]], np.where(is_loser, -worths, worths),
-        of_rows[rows] / scale,
-    )  # fmt: skip
+        queries.order[rows], begins, queries.order[others].astype(np.uint32), worths, of_rows[rows] / scale
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
