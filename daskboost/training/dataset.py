@@ -67,6 +67,7 @@ def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> Non
             "columns that it was trained with, in its order"
         )
 
+
 T = TypeVar("T")
 
 
