@@ -23,9 +23,10 @@ class DaskBoostRanker(BoostedTrees):
     same for all rows of a query, where XGBoost's ranker takes one for each query.
 
     Objectives are those of pairs, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map``, ``yetirank`` and
-    ``pairlogit`` (all pairs of a query), and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as
-    the number of rows alone (`docs/ranking.md`); or ``f(label, margin, group) -> (gradient, hessian)``, a function that
-    gets whole queries (`daskboost.objectives.own_objective.CustomQueryObjective`).
+    ``pairlogit`` (all pairs of a query, or the `pairs` that `fit` is given), and those of lists, ``querysoftmax`` and
+    ``queryrmse``, whose time grows as the number of rows alone (`docs/ranking.md`); or a function
+    ``f(label, margin, group) -> (gradient, hessian)`` that gets whole queries
+    (`daskboost.objectives.own_objective.CustomQueryObjective`).
 
     Parameters
     ----------
