@@ -83,11 +83,12 @@ def query_gradients(params: Mapping[str, Any], y: Vector, qid: npt.NDArray[Any],
     from daskboost.devices.cpu.queries import Queries
     from daskboost.devices.cpu.threads import Threads
     from daskboost.devices.cpu.views import SlotLayout
+    from daskboost.devices.losses import ListLoss, QueryLoss
     from daskboost.engine.query_rows import QueryRows
     from daskboost.objectives.objective_names import make_objective
 
     loss = make_objective(params["objective"], params).query_loss
-    assert loss is not None
+    assert isinstance(loss, QueryLoss | ListLoss)
     layout = SlotLayout(np.array([0, 2], np.int64), np.array([2], np.int32))  # no histogram is built
     rows = QueryRows.of(qid.astype(np.int64), y, None)
     queries = Queries(rows.order, rows.begins, rows.label, rows.ids, rows.factors(by_weight=True))

@@ -45,7 +45,8 @@ class TrainParams:
     """
 
     objective: str | Callable[..., Any] = "reg:squarederror"
-    """What is minimised: a registered name or a callable ``f(label, margin) -> (gradient, hessian)``."""
+    """What is minimised: a registered name or a callable ``f(label, margin) -> (gradient, hessian)``, or
+    ``f(label, margin, group)`` of whole queries."""
     eval_metric: tuple[Any, ...] = ()
     """Metrics of the evaluation sets; empty means the objective's default. The last one stops early."""
     num_class: int = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
 
-from daskboost.dtypes import ArrayModule, Bool, Float32
+from daskboost.dtypes import ArrayModule, Bool, Float32, Int64
 
 
 class LossKernel(IntEnum):
@@ -155,5 +156,43 @@ class ListLoss:
     """No pairs are drawn."""
 
 
-AnyQueryLoss = QueryLoss | ListLoss
+@dataclass(frozen=True)
+class OwnLoss:
+    """A loss of whole queries whose derivatives a function of arrays of the host gives."""
+
+    function: Callable[[Float32, Float32, Int64], tuple[Float32, Float32]]
+    """Returns g and h of rows, given their labels and scores, those of a query side by side, and the number of rows of
+    each query."""
+    drawn: ClassVar[int] = 0
+    """No pairs are drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenPairs:
+    """Logistic loss of pairs of rows that users name; arrays of shape (pairs,)."""
+
+    winner: Int64
+    """Global ids of the rows that should come first."""
+    loser: Int64
+    """Global ids of the others."""
+    weight: Float32
+    """What each pair counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPairs:
+    """`GivenPairs` of the rows of an engine's queries, which are known by their places in the order of queries."""
+
+    winner: Int64
+    loser: Int64
+    weight: Float32
+    drawn: ClassVar[int] = 0
+    """No pairs are drawn."""
+
+
+KernelLoss = QueryLoss | ListLoss | PlacedPairs
+"""A loss of queries that devices compute."""
+EngineLoss = KernelLoss | OwnLoss
+"""A loss of queries as an engine has it."""
+AnyQueryLoss = QueryLoss | ListLoss | OwnLoss | GivenPairs
 """A loss whose gradients need the rows of a query together."""

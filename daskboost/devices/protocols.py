@@ -23,7 +23,7 @@ from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, Sparse
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.ring import PackedChunks
 from daskboost.devices.gpu.trees.split import SplitKernels
-from daskboost.devices.losses import AnyQueryLoss, DeviceLoss
+from daskboost.devices.losses import DeviceLoss, KernelLoss
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8, UInt64
@@ -287,7 +287,7 @@ class Device(Protocol):
     def gradient_loops(self, loss: DeviceLoss) -> GradientLoops | None:
         """Return what fills gradients of a loss, with the bits of its array expressions; None where these do."""
 
-    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryFilling:
+    def query_loops(self, loss: KernelLoss, queries: Queries) -> QueryFilling:
         """Return what fills the gradients of a ranking loss."""
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:

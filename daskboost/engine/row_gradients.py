@@ -12,15 +12,18 @@ import numpy as np
 from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rounds import Filling
+from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.runtime.collective import Collective
-from daskboost.devices.losses import is_positive, ones_of
+from daskboost.devices.losses import AnyQueryLoss, EngineLoss, GivenPairs, OwnLoss, QueryLoss, is_positive, ones_of
 from daskboost.devices.protocols import Device, QueryFilling, RowGradients
 from daskboost.devices.row_order import Following
 from daskboost.dtypes import Array, Float32, Float64, UInt64, flat
+from daskboost.engine.own_loss import OwnLossFilling
+from daskboost.engine.placed_pairs import placed_pairs
 from daskboost.engine.query_owners import OwnedQueries
 from daskboost.engine.query_rows import QueryRows
 from daskboost.engine.setup import EngineSetup
@@ -345,17 +348,21 @@ class QueryGradients(Gradients):
         have different weights."""
         if self._owned is None:  # `cached_property` has one lock for all engines of a process
             self._owned = OwnedQueries.of(self.rows.train.groups, self._peers)
+            self._loss = _engine_loss(self._setup.objective.query_loss, self._owned.rows, self._peers)
         return self._owned
 
     def _filling(self, rows: QueryRows) -> QueryFilling:
         """Return what fills the gradients of queries' rows."""
-        loss = self._setup.objective.query_loss
-        assert loss is not None
-        check_sizes(self._setup.objective, int(np.diff(rows.begins).max(initial=0)))
-        return self._device.query_loops(loss, Queries(
+        loss = self._loss
+        queries = Queries(
             rows.order, rows.begins, rows.label, rows.ids if loss.drawn else np.empty(0, np.uint64),
             rows.factors(by_weight=not self._setup.recipe.small_data),
-        ))  # fmt: skip
+        )  # fmt: skip
+        if isinstance(loss, OwnLoss):
+            return OwnLossFilling(loss, queries, self._device)
+        if isinstance(loss, QueryLoss):
+            check_sizes(self._setup.objective, int(np.diff(rows.begins).max(initial=0)))
+        return self._device.query_loops(loss, queries)
 
     @cached_property
     def _loops(self) -> QueryFilling:
@@ -403,11 +410,13 @@ class QueryGradients(Gradients):
 
     def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
                  ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
-        """See `Gradients.recorded`; they are computed within a round; collective."""
+        """See `Gradients.recorded`; they are computed within a round, or before it by a user's function; collective."""
         (margin,), queries, moved = self.rows.train.margins, self._queries, None
+        if isinstance(self._loss, OwnLoss):
+            return stored, partial(self._fill, np.uint64(0), flat(margin), *map(flat, stored.stored()))
         room = queries.moves.most_sent
         kernels = self._filling(queries.with_room(room))
-        assert isinstance(kernels, QueryKernels | ListKernels)
+        assert isinstance(kernels, QueryKernels | ListKernels | PairKernels)
         kernels.follow(keys.of_rounds, keys.ended)
         for own in stored.stored():
             own.fill(0)
@@ -418,6 +427,12 @@ class QueryGradients(Gradients):
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
         return None
+
+
+def _engine_loss(loss: AnyQueryLoss | None, rows: QueryRows, peers: Peers) -> EngineLoss:
+    """Return the loss of the queries that an engine ranks; collective."""
+    assert loss is not None
+    return placed_pairs(loss, rows, peers) if isinstance(loss, GivenPairs) else loss
 
 
 def check_sizes(objective: Objective, n_rows: int) -> None:

@@ -19,7 +19,6 @@ from daskboost.data.input.row_columns import ChunkRows, joined
 from daskboost.devices.budget.set_size import kept_first, stream_groups
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.dtypes import Float32
-from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 
 
@@ -35,11 +34,10 @@ class RowGroup:
     rows."""
     rows: ChunkRows
 
-    @property
+    @cached_property
     def label(self) -> Float32:
-        if self.rows.label is None:  # refused when the fit is specified
-            raise DataError("the data set has no labels; make it with y")
-        return self.rows.label
+        """Zeros where rows have none, as losses that read no labels allow (`Objective.needs`)."""
+        return np.zeros(self.n_rows, np.float32) if self.rows.label is None else self.rows.label
 
     @cached_property
     def weight(self) -> Float32:

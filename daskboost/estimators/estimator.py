@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -37,10 +37,17 @@ from daskboost.model.output import Output, PredictRequest, make_request
 from daskboost.model.placement import Place
 from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import objective_of_pairs
 from daskboost.params import TrainParams, as_tuple, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
 from daskboost.training.checks import as_booster, check_drawn_queries
-from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
+from daskboost.training.dataset import (
+    QuantizedDataset,
+    computed_by,
+    computed_values,
+    current_client,
+    run_or_await,
+)
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
 
@@ -50,6 +57,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EvalsResult = dict[str, dict[str, list[float]]]
 """Evaluation set -> metric -> a value per round."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of rows that `fit` was given, and what they count."""
+
+    rows: object = None
+    weight: object = None
+
+    @property
+    def are_there(self) -> bool:
+        """Whether any were given, or weights of some."""
+        return self.rows is not None or self.weight is not None
+
+
+NO_PAIRS = Pairs()
 
 
 @estimator
@@ -68,6 +90,7 @@ class BoostedTrees(EstimatorParameters):
         sample_weight_eval_set: object = None, base_margin_eval_set: object = None,
         verbose: bool | int | None = None, init_model: object = None, eval_metric: object = None,
         early_stopping_rounds: int | None = None, callbacks: Sequence[Callback] | None = None,
+        pairs: object = None, pair_weight: object = None,
     ) -> Self:  # fmt: skip
         """Train on local data, or on a Dask collection where its partitions lie.
 
@@ -92,6 +115,9 @@ class BoostedTrees(EstimatorParameters):
             Print the metrics of every round, or of every so many rounds.
         init_model : Booster, fitted estimator or path, optional
             Continue this model; its trees come first. `xgb_model` is XGBoost's name of it.
+        pairs, pair_weight : arrays of shape (pairs, 2) and (pairs,), optional
+            Of ``objective="pairlogit"``: rows by their numbers, the one that should come first and the other, and what
+            each pair counts; see `train`. Then `y` may be None.
         eval_metric, early_stopping_rounds, callbacks : optional
             In place of the constructor's, for this fit; `get_params` and clones do not know of them.
 
@@ -113,7 +139,7 @@ class BoostedTrees(EstimatorParameters):
             "qid": ("eval_qid", eval_qid),
         })  # fmt: skip
         rows = RowSet(X, y, {"weight": sample_weight, "base_margin": base_margin, "qid": qid})
-        return self._fit_on(rows, sets, init_model, verbose, given)
+        return self._fit_on(rows, sets, init_model, verbose, given, Pairs(pairs, pair_weight))
 
     def predict(
         self, X: object, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
@@ -250,9 +276,9 @@ class BoostedTrees(EstimatorParameters):
 
     # Steps
 
-    def _check_arguments(self, y: object, is_evaluated: bool) -> None:
+    def _check_arguments(self, y: object, is_evaluated: bool, pairs: Pairs) -> None:
         """Everything that needs no data."""
-        if y is None:
+        if y is None and pairs.rows is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
                 "a column of X, or as a collection aligned with X."
@@ -273,27 +299,30 @@ class BoostedTrees(EstimatorParameters):
             )
 
     def _fit_on(self, rows: RowSet, sets: Sequence[RowSet], init_model: object, verbose: bool | int | None,
-                given: Mapping[str, object]) -> Self:  # fmt: skip
+                given: Mapping[str, object], pairs: Pairs = NO_PAIRS) -> Self:  # fmt: skip
         """Fit any rows; `given` : parameters that this fit has in place of the constructor's, where they are not None.
 
         An estimator whose rows have other columns has a `fit` of its own, which ends here.
         """
         chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
-        chosen._check_arguments(rows.y, bool(sets))
+        chosen._check_arguments(rows.y, bool(sets), pairs)
         own = [] if chosen.callbacks is None else chosen.callbacks
         check_callbacks(own)
         every = [*own, *evaluation_log(verbose)]
         init = as_booster(init_model)
         source = chosen._source(rows)
         return run_or_await(
-            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every, pairs))
         )
 
     def _fit(
         self, source: Source, given: RowSet, sets: Sequence[RowSet], init: Booster | None,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Callback], pairs: Pairs,
     ) -> Self:  # fmt: skip
         """Find the classes, quantize, train."""
+        if pairs.are_there:
+            found = computed_values(client_for(source) or current_client(), pairs)
+            self.objective = objective_of_pairs(self.objective, *found)
         given_sets = [self._source(one, source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)

@@ -14,10 +14,12 @@ from daskboost.data.input.labels import computed, label_stats
 from daskboost.data.input.row_batch import host_column
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.data.input.source import Source
-from daskboost.engine.query_rows import by_query
+from daskboost.engine.placed_pairs import placed_pairs
+from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.metrics.metric import AnyMetric
 from daskboost.objectives.objective import Objective
+from daskboost.objectives.pair_logit import PairLogitOfPairs
 
 ROUTING = (
     "Searches and cross-validation of scikit-learn pass it on with sklearn.set_config(enable_metadata_routing=True) "
@@ -144,7 +146,7 @@ def check_queries(source: Source, sets: Sequence[Source], objective: Objective, 
         of_metrics.insert(0, f"objective={objective.name!r}")
         if not source.has("qid"):
             raise DataError(f"{of_metrics[0]} ranks the rows of queries; pass qid, the query of each row. {ROUTING}")
-        _check_weights(source)
+        _check_weights(source, objective)
     for i, own in enumerate(sets if of_metrics else ()):
         if not own.has("qid"):
             raise DataError(f"eval_set[{i}] has no queries, which {of_metrics[0]} needs; pass them in eval_qid")
@@ -154,16 +156,25 @@ def check_queries(source: Source, sets: Sequence[Source], objective: Objective, 
             raise DataError(f"eval_set[{i}]: {error}") from error
 
 
-def _check_weights(source: Source) -> None:
-    """Refuse local rows of a query with different weights, which are read without features: DataError."""
-    if source.is_dask or not (source.has("qid") and source.has("weight")):
+def _check_weights(source: Source, objective: Objective | None = None) -> None:
+    """Refuse local rows of a query with different weights, and given pairs of an objective that are not of rows of a
+    query; these are read without features: DataError."""
+    of_pairs = isinstance(objective, PairLogitOfPairs)
+    if source.is_dask or not (source.has("qid") and (of_pairs or source.has("weight"))):
         return
     qid, weight = (
         [host_column(COLUMNS[name].read(computed(block), source.spec)) for block in source.blocks_of(name)]
-        for name in ("qid", "weight")
+        if source.has(name) else [] for name in ("qid", "weight")
     )
-    if qid:
-        by_query(np.concatenate(qid), np.concatenate(weight))
+    if not qid:
+        return
+    rows = QueryRows.of(
+        np.concatenate(qid).astype(np.int64), np.zeros(sum(map(len, qid)), np.float32),
+        np.concatenate(weight) if weight else None,
+    )  # fmt: skip
+    if isinstance(objective, PairLogitOfPairs):
+        objective.check_rows(sum(map(len, qid)))
+        placed_pairs(objective.pairs, rows)
 
 
 def _per_set(name: str, values: object, n_sets: int) -> Sequence[Any]:

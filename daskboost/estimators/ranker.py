@@ -23,8 +23,10 @@ class DaskBoostRanker(BoostedTrees):
     same for all rows of a query, where XGBoost's ranker takes one for each query.
 
     Objectives are those of pairs, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map``, ``yetirank`` and
-    ``pairlogit`` (all pairs of a query), and those of lists, ``querysoftmax`` and ``queryrmse``, whose time grows as
-    the number of rows alone (`docs/ranking.md`).
+    ``pairlogit`` (all pairs of a query, or the `pairs` that `fit` is given), and those of lists, ``querysoftmax`` and
+    ``queryrmse``, whose time grows as the number of rows alone (`docs/ranking.md`); or a function
+    ``f(label, margin, group) -> (gradient, hessian)`` that gets whole queries
+    (`daskboost.objectives.own_objective.CustomQueryObjective`).
 
     Parameters
     ----------
@@ -78,7 +80,8 @@ class DaskBoostRanker(BoostedTrees):
         params = super()._params_for(labels)
         if make_objective(params.objective, vars(params)).query_loss is None:
             raise ParameterError(
-                f"objective={self.objective!r} ranks nothing; use 'rank:ndcg', 'rank:pairwise' or 'rank:map', or "
-                "DaskBoostRegressor, which takes qid and eval_metric='ndcg@10' as well"
+                f"objective={self.objective!r} ranks nothing; use 'rank:ndcg', 'rank:pairwise' or 'rank:map', a "
+                "function f(label, margin, group), which gets whole queries, or DaskBoostRegressor, which takes qid "
+                "and eval_metric='ndcg@10' as well"
             )
         return params

@@ -13,6 +13,7 @@ from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
 from daskboost.model.booster import Booster
+from daskboost.objectives.objective_names import make_objective
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -78,6 +79,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
     def _params_for(self, labels: ClassLabels | None) -> TrainParams:
         if isinstance(self.objective, str) and self.objective.startswith("multi:"):
             raise ParameterError(f"objective={self.objective!r} is for classes; use DaskBoostClassifier")
-        if isinstance(self.objective, str) and self.objective.startswith("rank:"):
+        params = super()._params_for(labels)
+        if make_objective(params.objective, vars(params)).query_loss is not None:
             raise ParameterError(f"objective={self.objective!r} is for rankings; use DaskBoostRanker")
-        return super()._params_for(labels)
+        return params

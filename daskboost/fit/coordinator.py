@@ -22,7 +22,7 @@ from daskboost.fit.leaves import MarginBounds
 from daskboost.fit.messages import AsksEngines, MetricParts, Outbox
 from daskboost.fit.rounds import rounds_of
 from daskboost.fit.spec import FitSpec, Progress, Report
-from daskboost.objectives.own_objective import CustomObjective
+from daskboost.objectives.own_objective import CustomObjective, OwnQueryObjective
 from daskboost.params import REPORT_NAME
 from daskboost.tree.device_trees import leaf_limit
 from daskboost.tree.growing_tree import walk_arrays
@@ -174,7 +174,7 @@ def first_rounds(spec: FitSpec, n_engines: int) -> int:
     """Return how many rounds to ask for at first, as many as take about `ASK_SECONDS`: one where engines wait for each
     other or users' functions are called, whose time nobody knows, and else by the steps of rows and of split search."""
     recipe, layout = spec.recipe, spec.layout
-    if n_engines > 1 or spec.eval_names or isinstance(spec.objective, CustomObjective):
+    if n_engines > 1 or spec.eval_names or isinstance(spec.objective, CustomObjective | OwnQueryObjective):
         return 1
     leaves = leaf_limit(spec.params) or recipe.n_rows
     steps = recipe.n_rows * len(layout.n_bins) * leaves.bit_length() + leaves * layout.n_slots

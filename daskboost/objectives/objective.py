@@ -184,6 +184,11 @@ class Objective(ABC):
         """Return why training cannot go on from a model of it, as ``init_model``; empty where it can."""
         return ""
 
+    @property
+    def of_model(self) -> Objective:
+        """Return what models of it keep."""
+        return self
+
     @abstractmethod
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         """First and second derivative of the loss by the margin, not weighted.

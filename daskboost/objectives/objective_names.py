@@ -8,8 +8,8 @@ from typing import Any
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.classification import Logistic, LogisticRaw, LogisticRegression, SoftMax, SoftProb
 from daskboost.objectives.objective import Objective
-from daskboost.objectives.own_objective import CustomObjective
-from daskboost.objectives.pair_logit import PairLogit
+from daskboost.objectives.own_objective import CustomObjective, CustomQueryObjective, takes_queries
+from daskboost.objectives.pair_logit import PairLogit, PairLogitOfPairs, pair_logit
 from daskboost.objectives.query_lists import QueryRmse, QuerySoftMax
 from daskboost.objectives.ranking import RankMap, RankNdcg, RankPairwise
 from daskboost.objectives.regression import (
@@ -22,6 +22,7 @@ from daskboost.objectives.regression import (
     Tweedie,
 )
 from daskboost.objectives.yetirank import YetiRank
+from daskboost.params import shown
 from daskboost.registry import Registry
 
 FOREIGN_NAMES = {
@@ -64,7 +65,8 @@ def make_objective(objective: object, params: Mapping[str, Any] | None = None) -
     Parameters
     ----------
     objective : str, callable or Objective
-        A registered name; a function ``f(label, margin) -> (gradient, hessian)``; or a finished value, returned as is.
+        A registered name; a function ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)``, which
+        gets whole queries; or a finished value, returned as is.
     params : mapping, optional
         Training parameters; each loss reads its own and ignores the rest.
 
@@ -77,7 +79,29 @@ def make_objective(objective: object, params: Mapping[str, Any] | None = None) -
         return objective
     if isinstance(objective, str):
         return _REGISTRY.get(objective).from_params(params or {})
-    return CustomObjective.from_params({**(params or {}), "objective": objective})
+    kind = CustomQueryObjective if takes_queries(objective) else CustomObjective
+    return kind.from_params({**(params or {}), "objective": objective})
+
+
+def objective_of_pairs(objective: object, pairs: object, pair_weight: object) -> PairLogitOfPairs:
+    """Return the objective of given pairs, for the one that was asked for.
+
+    Raises
+    ------
+    ParameterError
+        Another one than ``pairlogit``, or weights without pairs.
+    DataError
+        See `pair_logit`.
+    """
+    if pairs is None:
+        raise ParameterError("pair_weight has no effect without pairs; give pairs=..., an array of shape (pairs, 2)")
+    made = make_objective(objective) if isinstance(objective, str) else objective
+    if not isinstance(made, PairLogit):
+        raise ParameterError(
+            f"pairs has no effect with objective={shown(objective)}, which has pairs by labels or none; use "
+            "objective='pairlogit'"
+        )
+    return pair_logit(pairs, pair_weight)
 
 
 def objective_from_config(config: object) -> Objective:

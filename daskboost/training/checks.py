@@ -22,6 +22,7 @@ from daskboost.metrics.metric_names import make_metric
 from daskboost.metrics.own_metric import CustomMetric
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective, scores_weights
+from daskboost.objectives.pair_logit import PairLogitOfPairs
 from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
 from daskboost.training.dataset import QuantizedDataset, check_same_features
 
@@ -357,7 +358,8 @@ def check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[t
                 f"evaluation set {name!r} is not where the training set is; make it with "
                 "QuantizedDataset.from_dask(..., reference=dtrain), or open both with the same client"
             )
-        for column in objective.needs:
+        evaluated = any(data is each for each, _ in evals)
+        for column in dict.fromkeys((*objective.needs, *(("label",) if evaluated else ()))):
             if not data.info.has(column):
                 raise DataError(f"{name} has no {column}s; make it with {COLUMNS[column].argument}")
         objective.check_labels(data.info.stats)
@@ -375,6 +377,13 @@ def check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[t
                 f"evaluation set {name!r} was made with init_model={models[0]}, dtrain with init_model={models[1]} "
                 "(models by Booster.digest); make all of them with the same model, or all without"
             )
+    _check_rows_of(objective, dtrain)
+
+
+def _check_rows_of(objective: Objective, dtrain: QuantizedDataset) -> None:
+    """Refuse an objective of given rows that there are not: DataError."""
+    if isinstance(objective, PairLogitOfPairs):
+        objective.check_rows(dtrain.n_numbered_rows)
 
 
 def _client_of(data: QuantizedDataset) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
+from daskboost.data.input.kinds import is_lazy
 from daskboost.data.input.queries import qid_of_groups
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.source import Source, make_source
@@ -89,6 +90,22 @@ def computed_by(client: Any, source: Source) -> Source:
     from daskboost.cluster.dask_tasks import compute
 
     return replace(source, compute=partial(compute, client))
+
+
+def computed_values(client: object, values: Sequence[object]) -> list[object]:
+    """Return values, those that are Dask's computed on the client's cluster, or here where it is None."""
+    return [_computed_value(client, value) if is_lazy(value) else value for value in values]
+
+
+def _computed_value(client: object, value: object) -> object:
+    """Compute one collection: those of frames and of arrays are not computed together without a warning."""
+    if client is None:
+        import dask
+
+        return dask.compute(value)[0]
+    from daskboost.cluster.dask_tasks import compute
+
+    return compute(client, [value])[0]  # type: ignore[arg-type]  # Dask's client, a type that is known on clusters alone
 
 
 def run_or_await(client: Any, call: Callable[[], T]) -> T:
@@ -467,6 +484,11 @@ class QuantizedDataset:
     @property
     def n_rows(self) -> int:
         return self._info.n_rows
+
+    @property
+    def n_numbered_rows(self) -> int:
+        """Rows of the whole data set, whose numbers rows of a subset keep."""
+        return self.n_rows if self._rows is None else len(self._rows)
 
     @property
     def n_features(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from daskboost.data.categories.column_encoders import NATIVE
 from daskboost.data.categories.encode import encodings_of
 from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
+from daskboost.data.input.kinds import is_lazy
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.devices.choose import check_n_gpus, gpus_meant
 from daskboost.dtypes import Int32
@@ -24,7 +25,7 @@ from daskboost.local.several_gpus import gpus_that_pay, shared_out
 from daskboost.metrics.metric import Metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective
-from daskboost.objectives.objective_names import make_objective
+from daskboost.objectives.objective_names import make_objective, objective_of_pairs
 from daskboost.params import PARAMETERS, TrainParams, shown
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks, evaluation_log
 from daskboost.training.checks import (
@@ -43,7 +44,7 @@ from daskboost.training.checks import (
     check_sets,
     device_of_sets,
 )
-from daskboost.training.dataset import QuantizedDataset, run_or_await
+from daskboost.training.dataset import QuantizedDataset, computed_values, run_or_await
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split_search import SetSearch, SplitRules
 from daskboost.tree.table import TreeTable
@@ -58,7 +59,7 @@ def train(
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
     evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Any = None,
     callbacks: Sequence[Callback] = (), objective: Any = None, custom_metric: Any = None,
-    verbose: bool | int | None = None,
+    pairs: object = None, pair_weight: object = None, verbose: bool | int | None = None,
 ) -> Booster:  # fmt: skip
     """Train a model.
 
@@ -85,11 +86,18 @@ def train(
         ``init_model``. ``xgb_model`` is XGBoost's name of it.
     callbacks : sequence of Callback
     objective : callable or Objective, optional
-        Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``.
+        Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)``,
+        which gets whole queries, `group` being their numbers of rows.
     custom_metric : callable, optional
         Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``, with probabilities
         or means as `y_pred`. Early stopping takes smaller values for better ones, unless the function has an attribute
         ``maximize`` that is true, or is one of scikit-learn's ``..._score``.
+    pairs : array of integers, shape (pairs, 2), optional
+        Of ``objective="pairlogit"``, in place of all pairs of rows with different labels: numbers of rows of a query in
+        `dtrain`, the one that should come first and the other. A Dask collection is computed; each engine gets all
+        pairs, 20 bytes each. Labels are not needed then.
+    pair_weight : array, shape (pairs,), optional
+        What each pair counts; 1 by default.
     verbose : bool or int, optional
         Print the metrics of every round, or of every so many rounds. ``verbose_eval`` is XGBoost's name of it.
 
@@ -113,16 +121,25 @@ def train(
     variance: 0.1 % for R = 1,000, as much as they have for R = 33,000. Against it help ``reg:pseudohubererror`` and
     ``reg:absoluteerror``, whose gradients are bounded, and clipping labels or weights.
     """
+    client = getattr(dtrain.shards, "client", None) if isinstance(dtrain, QuantizedDataset) else None
+    if is_lazy(pairs) or is_lazy(pair_weight):
+        again = partial(
+            train, params, dtrain, num_boost_round, evals=evals, early_stopping_rounds=early_stopping_rounds,
+            evals_result=evals_result, init_model=init_model, callbacks=callbacks, objective=objective,
+            custom_metric=custom_metric, verbose=verbose,
+        )  # fmt: skip
+        return run_or_await(client, lambda: with_computed_pairs(again, client, pairs, pair_weight))
     check_callbacks(callbacks)
     if not (evals_result is None or isinstance(evals_result, MutableMapping)):
         raise ParameterError(f"evals_result={shown(evals_result)} must be a dict, which is filled, or None")
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     check_n_gpus(chosen.n_gpus, is_on_cluster(dtrain))
+    chosen = with_pairs(with_callables(chosen, objective, custom_metric), pairs, pair_weight)
     prepared = prepare_fit(
-        with_callables(chosen, objective, custom_metric), dtrain, num_boost_round, evals, early_stopping_rounds,
+        chosen, dtrain, num_boost_round, evals, early_stopping_rounds,
         init_model, [*callbacks, *evaluation_log(verbose)], evals_result,
     )  # fmt: skip
-    return run_or_await(getattr(dtrain.shards, "client", None), lambda: prepared.run(prepared.fit))
+    return run_or_await(client, lambda: prepared.run(prepared.fit))
 
 
 @dataclass(frozen=True)
@@ -176,6 +193,21 @@ def with_callables(params: TrainParams, objective: Any, custom_metric: Any) -> T
     if not (callable(custom_metric) or isinstance(custom_metric, Metric)):
         raise ParameterError(f"custom_metric={shown(custom_metric)} must be a function f(y_true, y_pred) -> value")
     return replace(params, eval_metric=(*params.eval_metric, custom_metric))
+
+
+def with_computed_pairs(
+    fit: Callable[..., Booster], client: object, pairs: object, pair_weight: object
+) -> Booster:
+    """Call `fit` with pairs in the memory of this process."""
+    rows, weight = computed_values(client, [pairs, pair_weight])
+    return fit(pairs=rows, pair_weight=weight)
+
+
+def with_pairs(params: TrainParams, pairs: object, pair_weight: object) -> TrainParams:
+    """Put pairs that were given beside the parameters in among these."""
+    if pairs is None and pair_weight is None:
+        return params
+    return with_callables(params, objective_of_pairs(params.objective, pairs, pair_weight), None)
 
 
 def prepare_fit(
@@ -320,7 +352,7 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
         trees=trees,
         tree_outputs=(*(init_model.tree_outputs if init_model is not None else ()), *outputs),
         iteration_indptr=(*pointers, *added),
-        objective=spec.objective,
+        objective=spec.objective.of_model,
         base_score=progress.base_score,
         schema=dtrain.schema,
         attributes=attributes,

@@ -15,6 +15,7 @@ from daskboost.devices.budget.plan import FitSize, QueryCounts
 from daskboost.devices.budget.set_size import SetSize
 from daskboost.devices.gpu.rows import ranked
 from daskboost.devices.gpu.rows.feature_groups import room_bytes
+from daskboost.devices.gpu.rows.given_pairs import list_shapes as pair_shapes
 from daskboost.devices.gpu.rows.metrics import (
     SCORE_ROWS,
     STATE_BYTES,
@@ -46,7 +47,7 @@ from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES,
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 from daskboost.devices.gpu.trees.split_sets import set_shapes
-from daskboost.devices.losses import AnyQueryLoss, ListLoss
+from daskboost.devices.losses import AnyQueryLoss, GivenPairs, ListLoss, OwnLoss
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -220,8 +221,13 @@ def gradients_bytes(size: FitSize) -> int:
     return 8 * k * (min(n, most_rows) if by_chunk else n) + query_bytes(size)
 
 
+OWN_LOSS_ROW_BYTES = 16
+"""Place of a row in the order of queries, and its gradients while they are uploaded."""
+
+
 def query_bytes(size: FitSize) -> int:
-    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, or of `ListKernels`."""
+    """Return the bytes of `QueryKernels`, with the keys of all rounds' draws, of `ListKernels`, of
+    `PairKernels`, or of `OwnLossFilling`."""
     if size.queries is None or size.query_loss is None:
         return 0
     known = _most_bytes(size, size.queries, partial(_query_bytes, size, size.query_loss))
@@ -243,6 +249,11 @@ def _most_bytes(size: FitSize, counts: QueryCounts, bytes_of_queries: Callable[[
 
 
 def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
+    if isinstance(loss, OwnLoss):
+        return OWN_LOSS_ROW_BYTES * counts.n_rows
+    if isinstance(loss, GivenPairs):  # of all engines, as any may have the rows of most
+        n_entries = 2 * len(loss.weight)
+        return bytes_of(pair_shapes(min(counts.n_rows, n_entries), n_entries))
     if isinstance(loss, ListLoss):
         n_parts = [(large_parts(own), n) for own, n in counts.of_sizes]
         n_large = sum(n for own, n in n_parts if own)

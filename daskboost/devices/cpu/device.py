@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daskboost.devices.cpu.given_pairs import PairLoops
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.losses import LOSSES, GradientLoops
 from daskboost.devices.cpu.queries import Queries, QueryLoops
@@ -21,7 +22,7 @@ from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.trees.split import SplitKernels
-from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, ListLoss
+from daskboost.devices.losses import DeviceLoss, KernelLoss, ListLoss, PlacedPairs
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols
 
@@ -123,7 +124,9 @@ class CpuDevice:
         """Return the row state; `room_rows` makes no difference, since memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryLoops | ListLoops:
+    def query_loops(self, loss: KernelLoss, queries: Queries) -> QueryLoops | ListLoops | PairLoops:
+        if isinstance(loss, PlacedPairs):
+            return PairLoops(loss, queries, self.threads)
         if isinstance(loss, ListLoss):
             return ListLoops(loss, queries, self.threads)
         return (QueryLoops if loss.orders is None else OrderLoops)(loss, queries, self.threads)

@@ -142,23 +142,41 @@ def change_of(rows: Ranked, first: int, second: int) -> float:
 
 
 @njit(inline="always", error_model="numpy")
-def add_pull(rows: Ranked, a: int, b: int, weight: np.float32, by_score: bool, is_wide: bool) -> np.int64:
-    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places; s is the score of the row of
-    more gain. The size of the gradient, as an integer."""
-    difference = abs(rows.score[a] - rows.score[b])
-    if is_wide:
-        difference = min(difference, MOST_DIFFERENCE)
-        lower = _exp(-difference)
-        of_a, of_b = (lower, _1) if rows.score[a] < rows.score[b] else (_1, lower)
-    else:
-        of_a, of_b = rows.odds[a], rows.odds[b]
-    unit, both = (difference + SCORE_UNIT if by_score else _1), of_a + of_b
+def odds_of(a: np.float32, b: np.float32) -> tuple[np.float32, np.float32, np.float32]:
+    """Return the difference of two scores, without its sign, and exp of each one less the higher one."""
+    difference = min(abs(a - b), MOST_DIFFERENCE)
+    lower = _exp(-difference)
+    return difference, (lower if a < b else _1), (_1 if a < b else lower)
+
+
+@njit(inline="always", error_model="numpy")
+def pull_of(
+    difference: np.float32, of_first: np.float32, of_last: np.float32, weight: np.float32, by_score: bool
+) -> tuple[np.int64, np.int64]:
+    """Return the derivatives of ``weight * log(1 + exp(t - s))`` as integers, the first one without its sign.
+
+    `difference` : that of the scores s and t, without its sign; `of_first`, `of_last` : exp of s and of t, each less
+    the same number.
+    """
+    unit, both = (difference + SCORE_UNIT if by_score else _1), of_first + of_last
     share = _1 / (both * unit)
     inverse = share * unit
     weight *= share
+    slope = np.int64(np.rint(weight * of_last))
+    return slope, np.int64(np.rint(weight * both * max(of_first * of_last * (inverse * inverse), LEAST_HESSIAN)))
+
+
+@njit(inline="always", error_model="numpy")
+def add_pull(rows: Ranked, a: int, b: int, weight: np.float32, by_score: bool, is_wide: bool) -> np.int64:
+    """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places; s is the score of the row of
+    more gain. The size of the gradient, as an integer."""
+    if is_wide:
+        difference, of_a, of_b = odds_of(rows.score[a], rows.score[b])
+    else:
+        difference, of_a, of_b = abs(rows.score[a] - rows.score[b]), rows.odds[a], rows.odds[b]
     is_right = rows.gain[a] > rows.gain[b]
-    slope = np.int64(np.rint(weight * (of_b if is_right else of_a)))
-    curve = np.int64(np.rint(weight * both * max(of_a * of_b * (inverse * inverse), LEAST_HESSIAN)))
+    of_first, of_last = (of_a, of_b) if is_right else (of_b, of_a)
+    slope, curve = pull_of(difference, of_first, of_last, weight, by_score)
     high, low = (a, b) if is_right else (b, a)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope

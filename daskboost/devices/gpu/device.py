@@ -16,6 +16,7 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
+from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import (
     GradientPair,
     LossRows,
@@ -41,7 +42,7 @@ from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
-from daskboost.devices.losses import AnyQueryLoss, DeviceLoss, ListLoss
+from daskboost.devices.losses import DeviceLoss, KernelLoss, ListLoss, PlacedPairs
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import format_bytes
@@ -257,7 +258,9 @@ class GpuDevice:
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""
 
-    def query_loops(self, loss: AnyQueryLoss, queries: Queries) -> QueryKernels | ListKernels:
+    def query_loops(self, loss: KernelLoss, queries: Queries) -> QueryKernels | ListKernels | PairKernels:
+        if isinstance(loss, PlacedPairs):
+            return PairKernels(self._runtime, loss, queries)
         if isinstance(loss, ListLoss):
             return ListKernels(self._runtime, loss, queries)
         return (QueryKernels if loss.orders is None else OrderKernels)(self._runtime, loss, queries)

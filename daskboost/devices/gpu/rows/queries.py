@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
+from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.query_lists import ListKernels
@@ -181,7 +182,7 @@ class QueryChunk:
 
     Parameters
     ----------
-    kernels : QueryKernels or ListKernels
+    kernels : QueryKernels, ListKernels or PairKernels
     stored : StoredChunk
         Where they are stored; those of rows of no query stay as they are.
     margin : float32, shape (rows,)
@@ -189,7 +190,7 @@ class QueryChunk:
         Where some rows' gradients are computed on other GPUs.
     """
 
-    def __init__(self, kernels: QueryKernels | ListKernels, stored: StoredChunk, margin: DeviceArray,
+    def __init__(self, kernels: QueryKernels | ListKernels | PairKernels, stored: StoredChunk, margin: DeviceArray,
                  moved: MovedRows | None) -> None:  # fmt: skip
         self._stored, self._margin = stored, margin
         self._fill = kernels.fill_next if moved is None else partial(moved.fill, kernels.fill_next)
