@@ -9,20 +9,26 @@
 //
 //   sum_shares    sums of tiles, for precisions      place_rows    sorted keys -> what pairs are computed from
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
+//   add_costs     costs of pairs -> those of positions
 //
-// variants: WEIGHT=0,1,2 DRAWN=0,1
+// variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
 // budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=96 shared=0
 // budget: write_rows registers=64 shared=0
+// budget: add_costs registers=96 shared=0
 #include "hashing.cuh"
 #include "logarithm.cuh"
+#include "positions.cuh"
 #include "pulls.cuh"
 #include "ranking.cuh"
 
 #ifndef DRAWN
 #define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
+#endif
+#ifndef BY_POSITION
+#define BY_POSITION 0  // whether pairs are divided by the chances of their positions, whose costs are added up
 #endif
 #define THREADS 512  // most of a block
 #define WARPS (THREADS / 32)
@@ -32,10 +38,14 @@ constexpr double LN_2 = 0.6931471805599453;
 
 // What the gradients of a query depend on beside scores.
 struct Rules {
-    const double* scales;  // of queries; 0 where no pair adds anything
-    const double* factors;
+    double scale;  // 0 where no pair adds anything
+    double factor;
     i32 drawn;
     i32 is_normalized;
+};
+
+struct PlacedRow : Row {
+    u32 position;  // of BY_POSITION only
 };
 
 // Rows of a query by their places, from the highest score to the lowest.
@@ -44,25 +54,71 @@ struct Places {
     const float* gains;
     const double* aboves;  // of MAP only
     const double* steps;
+    Positions positions;  // of BY_POSITION only
 
-    __device__ __forceinline__ Row at(i32 place) const {
-        Row row;
+    __device__ __forceinline__ PlacedRow at(i32 place) const {
+        PlacedRow row;
         row.score = value_of(~static_cast<u32>(keys[place] >> 32));
         row.gain = gains[place];
         if (WEIGHT == MAP) row.above = aboves[place], row.below = row.above + steps[place];
         if (WEIGHT == NDCG) row.above = row.below = steps[place];
+        if (BY_POSITION) row.position = static_cast<u32>(keys[place]);
         return row;
     }
 };
 
-// `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
-static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool a_is_first, float worth, bool by_score) {
-    const bool is_right = (a.gain > b.gain) == a_is_first;
+// What a pair counts, whatever its scores.
+static __device__ __forceinline__ float weight_of(const Row& a, const Row& b, bool is_right, float worth) {
     float weight = worth;
     if (WEIGHT != NDCG && a.gain == b.gain) weight = 0.0f;
     if (WEIGHT != ONE) weight *= static_cast<float>(change_of(a, b, is_right));
     if (WEIGHT == NDCG) weight *= fabsf(a.gain - b.gain);
+    return weight;
+}
+
+// `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
+static __device__ __forceinline__ Pull pull_of(const Places& places, const PlacedRow& a, const PlacedRow& b,
+                                               bool a_is_first, float worth, bool by_score) {
+    const bool is_right = (a.gain > b.gain) == a_is_first;
+    float weight = weight_of(a, b, is_right, worth);
+    if (BY_POSITION) {
+        const bool a_is_high = a.gain > b.gain;
+        const float ratio = places.positions.ratio(RELEVANT, a_is_high ? a.position : b.position)
+                            * places.positions.ratio(IRRELEVANT, a_is_high ? b.position : a.position);
+        if (ratio > 0) weight *= ratio;
+    }
     return pull_of(a, b, weight, is_right, by_score, 2.0f);
+}
+
+// What positions are judged by of a pair; `worth` is not scaled.
+static __device__ __forceinline__ double pair_cost(const PlacedRow& a, const PlacedRow& b, bool a_is_first, float worth,
+                                                   bool by_score) {
+    const bool is_right = (a.gain > b.gain) == a_is_first;
+    return static_cast<double>(weight_of(a, b, is_right, worth)) * cost_of(a.score, b.score, is_right, by_score);
+}
+
+// Adds the costs of the pairs of the first `top` of `n` rows, of those at positions from `from` to `to`, to these.
+static __device__ __forceinline__ void add_top_costs(const Places& places, const u32* place, i32 n, i32 top, float worth,
+                                                     bool by_score, i32 from, i32 to) {
+    const i32 n_positions = min(n, places.positions.n);
+    for (i32 row = from + threadIdx.x; row < min(to, n_positions); row += blockDim.x) {
+        const i32 a = place[row];
+        const PlacedRow own = places.at(a);
+        double relevant = 0, irrelevant = 0;
+        for (i32 other = 0; other < n_positions; ++other) {
+            const i32 b = place[other];
+            if (a == b || min(a, b) >= top) continue;
+            const PlacedRow row_b = places.at(b);
+            if (own.gain == row_b.gain) continue;
+            const double cost = pair_cost(own, row_b, a < b, worth, by_score);
+            if (own.gain > row_b.gain)
+                relevant += cost * static_cast<double>(places.positions.ratio(IRRELEVANT, other));
+            else
+                irrelevant += cost * static_cast<double>(places.positions.ratio(RELEVANT, other));
+        }
+        places.positions.add(RELEVANT, row, relevant);
+        places.positions.add(IRRELEVANT, row, irrelevant);
+    }
 }
 
 // What the lane before has.
@@ -77,15 +133,15 @@ template <bool SHARED>
 static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
                                                       i32 first, u64* sums) {
     const i32 lane = threadIdx.x % LANES, b = first + lane;
-    const Row own = places.at(min(b, n - 1));
+    const PlacedRow own = places.at(min(b, n - 1));
     Sums of_b = {0, 0}, of_a = {0, 0};
     i64 total = 0;
     for (i32 turn = 1; turn <= LANES / 2; ++turn) {
         of_a = passed_on(of_a);
         const i32 a = first + (lane + turn) % LANES;
         const bool is_pair = min(a, b) < top && max(a, b) < n && (turn < LANES / 2 || lane < LANES / 2);
-        const Row row = places.at(min(a, n - 1));
-        const Pull pull = pull_of(row, own, a < b, is_pair ? worth : 0.0f, by_score);
+        const PlacedRow row = places.at(min(a, n - 1));
+        const Pull pull = pull_of(places, row, own, a < b, is_pair ? worth : 0.0f, by_score);
         add_pair(row, own, pull, of_a, of_b);
         total += pull.slope;
     }
@@ -101,7 +157,7 @@ template <bool SHARED>
 static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
                                                     i32 tile, i32 stride, u64* sums, Sums (&own_sums)[OWN]) {
     const i32 lane = threadIdx.x % LANES;
-    Row own[OWN];
+    PlacedRow own[OWN];
     float worths[OWN];
     i64 total = 0;
 #pragma unroll
@@ -126,11 +182,11 @@ static __device__ __forceinline__ i64 add_top_pairs(const Places& places, i32 n,
         Sums of_first = {0, 0};
         for (i32 turn = 0; turn < LANES; ++turn) {
             const i32 a = first + (lane + turn) % LANES;
-            const Row row = places.at(min(a, n - 1));
+            const PlacedRow row = places.at(min(a, n - 1));
 #pragma unroll
             for (i32 k = 0; k < OWN; ++k) {
                 if ((later >> k & 1u) == 0) continue;
-                const Pull pull = pull_of(row, own[k], true, a < top ? worths[k] : 0.0f, by_score);
+                const Pull pull = pull_of(places, row, own[k], true, a < top ? worths[k] : 0.0f, by_score);
                 add_pair(row, own[k], pull, of_first, own_sums[k]);
                 total += pull.slope;
             }
@@ -152,37 +208,56 @@ struct Draws {
 // Adds the pairs drawn for the row `row`; `place` : of rows of the query. The sum of the sizes of their gradients.
 template <bool SHARED>
 static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, const Draws& draws, const u32* place, i32 n,
-                                                      i64 begin, i32 row, i32 drawn, float worth, bool by_score,
-                                                      u64* sums) {
+                                                      i64 begin, i32 row, i32 drawn, float worth, float own_worth,
+                                                      bool by_score, u64* sums) {
     const u32 first = draws.groups[2 * (begin + row)], last = draws.groups[2 * (begin + row) + 1];
     const u64 others = static_cast<u64>(n) - (last - first);
     if (others == 0) return 0;
     const u64 own_key = draw(draws.key, draws.ids[begin + row]);
     const i32 a = place[row];
-    const Row own = places.at(a);
+    const PlacedRow own = places.at(a);
     Sums of_a = {0, 0};
     i64 total = 0;
     for (i32 i = 0; i < drawn; ++i) {
         const u32 other = static_cast<u32>((draw(own_key, i) >> 32) * others >> 32);
-        const i32 b = place[draws.by_label[begin + (other < first ? other : other + (last - first))]];
-        const Row row_b = places.at(b);
-        const Pull pull = pull_of(own, row_b, a < b, worth, by_score);
+        const u32 row_of_b = draws.by_label[begin + (other < first ? other : other + (last - first))];
+        const i32 b = place[row_of_b];
+        const PlacedRow row_b = places.at(b);
+        const Pull pull = pull_of(places, own, row_b, a < b, worth, by_score);
         Sums of_b = {0, 0};
         add_pair(own, row_b, pull, of_a, of_b);
         add_sums<SHARED>(sums, b, of_b);
         total += pull.slope;
+        if (BY_POSITION && max(row, static_cast<i32>(row_of_b)) < places.positions.n) {
+            const double cost = pair_cost(own, row_b, a < b, own_worth, by_score);
+            const bool is_high = own.gain > row_b.gain;
+            const u32 own_row = static_cast<u32>(row);
+            const u32 high = is_high ? own_row : row_of_b, low = is_high ? row_of_b : own_row;
+            const double of_high = places.positions.ratio(RELEVANT, high), of_low = places.positions.ratio(IRRELEVANT, low);
+            places.positions.add(RELEVANT, high, cost * of_low);
+            places.positions.add(IRRELEVANT, low, cost * of_high);
+        }
     }
     add_sums<SHARED>(sums, a, of_a);
     return total;
 }
 
 // What sums of a query are multiplied by, after they are divided by its scale.
-static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query, i64 total) {
+static __device__ __forceinline__ double factor_of(const Rules& rules, i64 total) {
     double norm = 1.0;
-    const double sizes = 2.0 * (static_cast<double>(total) / rules.scales[query]);
+    const double sizes = 2.0 * (static_cast<double>(total) / rules.scale);
     if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
     if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) / LN_2 / sizes;
-    return norm * rules.factors[query];
+    return norm * rules.factor;
+}
+
+// What sums of a query are multiplied by beside its scale.
+static __device__ __forceinline__ double shrink_of(const Positions& positions, i64 n) {
+    return BY_POSITION ? positions.shrink[min(n, static_cast<i64>(positions.n))] : 1.0;
+}
+
+static __device__ __forceinline__ float without_scale(float worth, double scale) {
+    return static_cast<float>(static_cast<double>(worth) / scale);
 }
 
 // `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.
@@ -190,13 +265,15 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 query
 // `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
 // `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
 // Dynamic shared memory, by the least power of two from the number of its rows on: 12 bytes; 8 more for MAP; 20 more for
-// DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32.
+// DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32, and 4 more for BY_POSITION.
+// `ratios` and what follows: see Positions, of BY_POSITION only.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
     const float* __restrict__ gains, const double* __restrict__ steps, const double* __restrict__ scales,
     const float* __restrict__ worths, const double* __restrict__ factors, double curvature, i32 top, i32 drawn,
     i32 is_normalized, i32 is_by_score, const u32* __restrict__ by_label, const u32* __restrict__ groups, const u64* __restrict__ ids,
-    const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ margins,
+    const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ ratios,
+    const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs, const float* __restrict__ margins,
     float* __restrict__ g, float* __restrict__ h) {
     DYNAMIC_SHARED(u64, keys);
     __shared__ u64 total;
@@ -216,7 +293,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     if (threadIdx.x == 0) total = 0;
     __syncthreads();
     sort_keys(keys, size);
-    const double scale = scales[query];
+    const Positions positions = {ratios, shrink, n_positions, costs};
+    const double own_shrink = shrink_of(positions, n), scale = scales[query] * own_shrink;
+    const float worth = worths[query] * static_cast<float>(own_shrink);
     const bool is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
     if (scale == 0 || !is_finite) {
         for (i32 i = threadIdx.x; i < n; i += blockDim.x)
@@ -224,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
         return;
     }
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) by_place[i] = gains[begin + static_cast<u32>(keys[i])];
-#if DRAWN
+#if DRAWN || BY_POSITION
     u32* const place = reinterpret_cast<u32*>(by_place + size);
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) place[static_cast<u32>(keys[i])] = i;
 #endif
@@ -240,22 +319,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_queries(
     }
     __syncthreads();
 #endif
-    const Places places = {keys, by_place, aboves, steps};
+    const Places places = {keys, by_place, aboves, steps, positions};
     const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0;
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
     i64 own_total = 0;
     for (i32 i = threadIdx.x; i < n; i += blockDim.x)
-        own_total += add_drawn_pairs<true>(places, draws, place, n, begin, i, drawn, worths[query], by_score, sums);
+        own_total += add_drawn_pairs<true>(places, draws, place, n, begin, i, drawn, worth, without_scale(worth, scale),
+                                           by_score, sums);
 #else
+#if BY_POSITION
+    add_top_costs(places, place, n, top, without_scale(worth, scale), by_score, 0, n);
+#endif
     const i32 tile = threadIdx.x / LANES, warps = blockDim.x / LANES;
     Sums own_sums[OWN];
-    const i64 own_total = add_top_pairs<true>(places, n, top, worths[query], by_score, tile, warps, sums, own_sums);
+    const i64 own_total = add_top_pairs<true>(places, n, top, worth, by_score, tile, warps, sums, own_sums);
 #endif
     const i64 of_warp = sum_of_warp(own_total);
     if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
     __syncthreads();
-    const double factor = factor_of({scales, factors, drawn, is_normalized}, query, static_cast<i64>(total));
+    const double factor = factor_of({scale, factors[query], drawn, is_normalized}, static_cast<i64>(total));
 #if DRAWN
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
         const u32 row = order[begin + static_cast<u32>(keys[i])];
@@ -293,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
     write_shares<THREADS>(own, of_tiles, blockIdx.x, storage);
 }
 
-// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
+// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN or BY_POSITION.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
@@ -304,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const u32 row = static_cast<u32>(keys[from + i]);
         by_place[from + i] = gains[begins[tile.query] + row];
-        if (DRAWN) place[tile.base + row] = static_cast<u32>(tile.first + i);
+        if (DRAWN || BY_POSITION) place[tile.base + row] = static_cast<u32>(tile.first + i);
         sums[2 * (from + i)] = sums[2 * (from + i) + 1] = 0;
     }
     if (tile.first == 0 && threadIdx.x == 0) totals[tile.number] = 0;
@@ -344,23 +427,27 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
     const double* __restrict__ scales, const float* __restrict__ worths, i32 top, i32 drawn, i32 is_by_score,
     const u32* __restrict__ place, const u32* __restrict__ by_label, const u32* __restrict__ groups,
     const u64* __restrict__ ids, const u64* __restrict__ draw_keys, const i32* __restrict__ ended,
+    const float* __restrict__ ratios, const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs,
     u64* __restrict__ sums, u64* __restrict__ totals) {
     const Tile tile = tiles[blockIdx.x / PARTS];
     const i64 first = tile.first + blockIdx.x % PARTS * (OWN * PART_THREADS);
     const Ranking ranking(keys + tile.base, tile.n, is_by_score);
     if (first >= tile.n || scales[tile.query] == 0 || !ranking.is_finite) return;
-    const Places places = {keys + tile.base, by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps};
-    const float worth = worths[tile.query];
+    const Positions positions = {ratios, shrink, n_positions, costs};
+    const Places places = {
+        keys + tile.base, by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps, positions};
+    const float worth = worths[tile.query] * static_cast<float>(shrink_of(positions, tile.n));
     const i32 n = static_cast<i32>(tile.n);
     u64* const own_sums = sums + 2 * tile.base;
     i64 total = 0;
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
+    const float own_worth = without_scale(worth, scales[tile.query] * shrink_of(positions, tile.n));
     for (i32 k = 0; k < OWN; ++k) {
         const i32 row = static_cast<i32>(first) + k * PART_THREADS + static_cast<i32>(threadIdx.x);
         if (row < n)
             total += add_drawn_pairs<false>(places, draws, place + tile.base, n, begins[tile.query], row, drawn, worth,
-                                            ranking.by_score, own_sums);
+                                            own_worth, ranking.by_score, own_sums);
     }
 #else
     constexpr i32 STRIDE = PART_THREADS / LANES;
@@ -377,17 +464,36 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
     if (threadIdx.x % LANES == 0) add_to<false>(&totals[tile.number], total);
 }
 
+// Costs of the pairs of `top`, of BY_POSITION only; arguments as of `add_pairs`. Blocks: one for each tile, whose number is
+// also that of the positions that it has.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) add_costs(
+    const Tile* __restrict__ tiles, const u64* __restrict__ keys, const float* __restrict__ by_place,
+    const double* __restrict__ aboves, const double* __restrict__ steps, const double* __restrict__ scales,
+    const float* __restrict__ worths, i32 top, i32 is_by_score, const u32* __restrict__ place,
+    const float* __restrict__ ratios, const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs) {
+    const Tile tile = tiles[blockIdx.x];
+    const Ranking ranking(keys + tile.base, tile.n, is_by_score);
+    if (scales[tile.query] == 0 || !ranking.is_finite) return;
+    const Places places = {keys + tile.base, by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps,
+                           {ratios, shrink, n_positions, costs}};
+    const double own_shrink = shrink_of(places.positions, tile.n);
+    const float worth = worths[tile.query] * static_cast<float>(own_shrink);
+    const i32 first = static_cast<i32>(tile.first);
+    add_top_costs(places, place + tile.base, static_cast<i32>(tile.n), top,
+                  without_scale(worth, scales[tile.query] * own_shrink), ranking.by_score, first, first + TILE);
+}
+
 // Gradients of all rows of large queries.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
     const u64* __restrict__ keys, const double* __restrict__ scales, const double* __restrict__ factors, double curvature,
-    i32 drawn, i32 is_normalized, const u64* __restrict__ sums, const u64* __restrict__ totals, float* __restrict__ g,
-    float* __restrict__ h) {
+    i32 drawn, i32 is_normalized, const double* __restrict__ shrink, i32 n_positions, const u64* __restrict__ sums,
+    const u64* __restrict__ totals, float* __restrict__ g, float* __restrict__ h) {
     const Tile tile = tiles[blockIdx.x];
-    const double scale = scales[tile.query];
+    const double scale = scales[tile.query] * shrink_of({nullptr, shrink, n_positions, nullptr}, tile.n);
     const bool is_finite = Ranking(keys + tile.base, tile.n, 0).is_finite, has_pairs = scale != 0 && is_finite;
     const i64 total = static_cast<i64>(totals[tile.number]);
-    const double factor = has_pairs ? factor_of({scales, factors, drawn, is_normalized}, tile.query, total) : 0;
+    const double factor = has_pairs ? factor_of({scale, factors[tile.query], drawn, is_normalized}, total) : 0;
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const i64 place = tile.base + tile.first + i;
         const u32 row = order[begins[tile.query] + static_cast<u32>(keys[place])];

@@ -216,6 +216,8 @@ def make_spec(
     check_rounds(n_rounds, early_stopping_rounds, evals)
     check_data(objective, dtrain, evals)
     check_init_model(init_model, objective, dtrain, params.has_vector_leaves(objective.n_outputs))
+    if init_model is not None:
+        objective = objective.going_on(init_model.objective)
     check_made_with(params, dtrain.made_with)
     check_contradictions(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
@@ -318,7 +320,7 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
         trees=trees,
         tree_outputs=(*(init_model.tree_outputs if init_model is not None else ()), *outputs),
         iteration_indptr=(*pointers, *added),
-        objective=spec.objective,
+        objective=spec.objective if progress.chances is None else spec.objective.with_chances(progress.chances),
         base_score=progress.base_score,
         schema=dtrain.schema,
         attributes=attributes,
