@@ -17,7 +17,7 @@ from reference.ranking import Positions, ranking_gradients
 from strategies.pairs import pairs_of
 
 from daskboost.devices.cpu import positions as cpu_positions
-from daskboost.devices.cpu.positions import LEAST_CHANCE, Ratios, add_cost, find_chances, find_ratios
+from daskboost.devices.cpu.positions import LEAST_CHANCE, add_cost, find_chances, find_ratios, no_ratios
 from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import QueryLoss
@@ -142,7 +142,7 @@ def test_costs_have_no_order(added: list[tuple[int, int, float]], rng: Any) -> N
 def test_sums_have_room_for_the_largest_ratios(chances: list[tuple[float, float]]) -> None:
     given_chances = np.array(chances, np.float32).reshape(-1, 2).T.copy()
     n = len(chances)
-    ratios = Ratios(np.empty((2, n), np.float32), np.empty(n + 1))
+    ratios = no_ratios(n)
     find_ratios(given_chances, ratios)
     for size in range(n + 1):
         most = np.maximum(ratios.of_chances[:, :size].max(axis=1, initial=0), 1).astype(np.float64).prod()

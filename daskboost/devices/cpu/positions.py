@@ -40,13 +40,15 @@ RELEVANT, IRRELEVANT = 0, 1
 
 
 class Ratios(NamedTuple):
-    """What pairs are multiplied by, as compiled code takes it."""
+    """What pairs are multiplied by, as compiled code takes it, and what they cost."""
 
     of_chances: Float32
     """Reciprocals of both chances of each position, 0 where these are not known; shape (2, positions)."""
     shrink: Float64
     """Power of two that sums of a query are multiplied by which has so many of the positions, so that they have room
     for the largest product of two ratios; shape (positions + 1,)."""
+    costs: Int64
+    """Sums of what pairs of a thread cost at each position, in two words; shape (2, positions, 2)."""
 
 
 @njit(nogil=True, error_model="numpy")
@@ -102,6 +104,11 @@ def find_chances(costs: Int64, power: float, chances: Float32) -> None:
             chances[side, position] = np.float32(found if sums[position] > -np.inf else 0.0)
 
 
+def no_ratios(n: int) -> Ratios:
+    """Return ratios of so many positions that are still to be filled, and no costs."""
+    return Ratios(np.empty((2, n), np.float32), np.ones(n + 1), np.zeros((2, n, 2), np.int64))
+
+
 class Positions:
     """The chances of positions, as rounds estimate them on a CPU.
 
@@ -116,27 +123,28 @@ class Positions:
     def __init__(self, start: PositionStart | None, n: int) -> None:
         self.chances = chances_at(start, n)
         """float32, shape (2, positions)."""
-        self.ratios = Ratios(np.empty((2, n), np.float32), np.empty(n + 1))
+        self.ratios = no_ratios(n)
+        """With the costs of all threads."""
         self._power = 1.0 if start is None else start.power
-        self._costs = self.no_costs()
         self._lock = threading.Lock()
         find_ratios(self.chances, self.ratios)
 
-    def no_costs(self) -> Int64:
-        """Return sums of no costs, for a thread to add to."""
-        return np.zeros((2, self.chances.shape[1], 2), np.int64)
+    def of_thread(self) -> Ratios:
+        """Return the ratios with no costs, for a thread to add to."""
+        return self.ratios._replace(costs=np.zeros_like(self.ratios.costs))
 
     def add(self, costs: Int64) -> None:
         """Add what a thread has found; from any thread."""
         with self._lock:
-            self._costs += costs
+            self.ratios.costs[:] += costs
 
     def learn(self, add_up: Callable[[Array], None]) -> None:
         """Estimate the chances from the costs since the last time; `add_up` adds up those of all engines in place."""
-        add_up(self._costs)
-        find_chances(self._costs, self._power, self.chances)
+        costs = self.ratios.costs
+        add_up(costs)
+        find_chances(costs, self._power, self.chances)
         find_ratios(self.chances, self.ratios)
-        self._costs[:] = 0
+        costs[:] = 0
 
 
 def chances_at(start: PositionStart | None, n: int) -> Float32:

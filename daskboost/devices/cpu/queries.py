@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.arithmetic import logarithm_of_one_plus, logarithms
 from daskboost.devices.cpu.gradients import row_bits
 from daskboost.devices.cpu.losses import _exp
-from daskboost.devices.cpu.positions import IRRELEVANT, RELEVANT, Positions, Ratios, add_cost
+from daskboost.devices.cpu.positions import IRRELEVANT, RELEVANT, Positions, Ratios, add_cost, no_ratios
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64
@@ -85,6 +85,8 @@ class PairRule(NamedTuple):
     both places' discounts, or times the change of a sum of precisions."""
     curvature: float
     """What second derivatives are multiplied by."""
+    ratios: Ratios
+    """What pairs are multiplied by for their positions."""
 
 
 class Ranked(NamedTuple):
@@ -221,10 +223,11 @@ def _cost_of(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by
 
 @njit(nogil=True, error_model="numpy")
 def _add_top_costs(
-    rows: Ranked, rule: PairRule, place: Int64, worth: np.float32, by_score: bool, ratios: Float32, costs: Int64
+    rows: Ranked, rule: PairRule, place: Int64, worth: np.float32, by_score: bool
 ) -> None:
     """Add the costs of the pairs that `_add_top` has of rows at positions to those of positions; `place` : of rows."""
-    n = min(len(place), ratios.shape[1])
+    ratios = rule.ratios
+    n = min(len(place), ratios.of_chances.shape[1])
     sums = np.zeros((2, n))
     for row in range(n):
         for other in range(row + 1, n):
@@ -233,11 +236,11 @@ def _add_top_costs(
                 continue
             cost = _cost_of(rows, rule, a, b, worth, by_score)
             high, low = (row, other) if rows.gain[a] > rows.gain[b] else (other, row)
-            sums[RELEVANT, high] += cost * np.float64(ratios[IRRELEVANT, low])
-            sums[IRRELEVANT, low] += cost * np.float64(ratios[RELEVANT, high])
+            sums[RELEVANT, high] += cost * np.float64(ratios.of_chances[IRRELEVANT, low])
+            sums[IRRELEVANT, low] += cost * np.float64(ratios.of_chances[RELEVANT, high])
     for row in range(n):
         for side in range(2):
-            add_cost(costs, side, row, sums[side, row])
+            add_cost(ratios.costs, side, row, sums[side, row])
 
 
 class Drawn(NamedTuple):
@@ -255,12 +258,11 @@ class Drawn(NamedTuple):
 
 @uncounted(error_model="numpy")
 def _add_drawn(
-    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, own_worth: np.float32, by_score: bool,
-    ratios: Float32, costs: Int64,
-) -> np.int64:  # fmt: skip
+    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, own_worth: np.float32, by_score: bool
+) -> np.int64:
     """Add pairs of each row with rows of other labels, drawn by hashes, and the costs of those at positions."""
     n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
-    n_positions = ratios.shape[1]
+    ratios, n_positions = rule.ratios, rule.ratios.of_chances.shape[1]
     begin = 0
     while begin < n:
         end = begin + 1
@@ -279,8 +281,8 @@ def _add_drawn(
                     if max(row, other) < n_positions:
                         cost = _cost_of(rows, rule, a, b, own_worth, by_score)
                         high, low = (row, other) if rows.gain[a] > rows.gain[b] else (other, row)
-                        add_cost(costs, RELEVANT, high, cost * np.float64(ratios[IRRELEVANT, low]))
-                        add_cost(costs, IRRELEVANT, low, cost * np.float64(ratios[RELEVANT, high]))
+                        add_cost(ratios.costs, RELEVANT, high, cost * np.float64(ratios.of_chances[IRRELEVANT, low]))
+                        add_cost(ratios.costs, IRRELEVANT, low, cost * np.float64(ratios.of_chances[RELEVANT, high]))
         begin = end
     return total
 
@@ -376,12 +378,11 @@ def write_gradients(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_queries(
-    queries: Queries, rule: PairRule, ratios: Ratios, costs: Int64, key: np.uint64, margin: Float32, g: Float32,
-    h: Float32, first: int, last: int,
-) -> None:  # fmt: skip
+    queries: Queries, rule: PairRule, key: np.uint64, margin: Float32, g: Float32, h: Float32, first: int, last: int
+) -> None:
     """Write the gradients of the rows of queries `[first, last)` to their places; NaN where a query's scores are not
-    finite. `margin`, `g` and `h` : of all rows, shape (rows,). Costs of positions are added to `costs`."""
-    begins, n_positions = queries.begins, ratios.of_chances.shape[1]
+    finite. `margin`, `g` and `h` : of all rows, shape (rows,). Costs of positions are added to those of the rule."""
+    begins, ratios, n_positions = queries.begins, rule.ratios, rule.ratios.of_chances.shape[1]
     rows = room_for(largest_query(begins, first, last))
     for query in range(first, last):
         begin, end = begins[query], begins[query + 1]
@@ -401,12 +402,12 @@ def fill_queries(
         if rule.top > 0:
             total = _add_top(rows, rule, n, worth, by_score, n_positions > 0)
             if n_positions > 0:
-                _add_top_costs(rows, rule, place_of, own_worth, by_score, ratios.of_chances, costs)
+                _add_top_costs(rows, rule, place_of, own_worth, by_score)
         else:
             label = queries.label[begin:end]
             by_label = np.argsort(-label, kind="mergesort")
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
-            total = _add_drawn(rows, rule, drawn, worth, own_worth, by_score, ratios.of_chances, costs)
+            total = _add_drawn(rows, rule, drawn, worth, own_worth, by_score)
         factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         write_gradients(rows.sums, places[order], scale, factor, rule.curvature, g, h)
 
@@ -465,7 +466,7 @@ def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
     rule = PairRule(
         int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
         np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
-        loss.curvature,
+        loss.curvature, no_ratios(0),
     )  # fmt: skip
     _weigh_pairs(label, begins, rule, gains, ideal, 0 if orders is None else orders.neighbors)
     return rule
@@ -510,11 +511,13 @@ class QueryLoops:
             for first, last in self._tasks
         ])  # fmt: skip
 
-    def _fill_pairs(self, queries: Queries, *rest: Any) -> None:
+    def _fill_pairs(
+        self, queries: Queries, key: np.uint64, margin: Float32, g: Float32, h: Float32, first: int, last: int
+    ) -> None:
         """Do what `fill_queries` does, and add the costs that it finds to those of all threads."""
-        costs = self._positions.no_costs()
-        fill_queries(queries, self._rule, self._positions.ratios, costs, *rest)
-        self._positions.add(costs)
+        ratios = self._positions.of_thread()
+        fill_queries(queries, self._rule._replace(ratios=ratios), key, margin, g, h, first, last)
+        self._positions.add(ratios.costs)
 
     @property
     def chances(self) -> Float32:

@@ -49,7 +49,7 @@ class PositionKernels:
             overwrite(runtime, self.chances, known.chances)
             overwrite(runtime, self._ratios, known.ratios.of_chances)
             overwrite(runtime, self._shrink, known.ratios.shrink)
-            overwrite(runtime, self._costs, known.no_costs())
+            overwrite(runtime, self._costs, known.ratios.costs)
 
     @property
     def arguments(self) -> tuple[DeviceArray | int, ...]:
