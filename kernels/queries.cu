@@ -12,10 +12,10 @@
 //   add_costs     costs of pairs -> those of positions
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
-// budget: fill_queries registers=112 shared=16+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=112+16*BY_POSITION shared=16+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
-// budget: add_pairs registers=96 shared=0
+// budget: add_pairs registers=96+24*BY_POSITION shared=0
 // budget: write_rows registers=64 shared=0
 // budget: add_costs registers=96 shared=0
 #include "hashing.cuh"
@@ -421,7 +421,8 @@ struct Ranking {
 // Blocks: PARTS of them for each tile. `place` and what follows as of `place_rows` and `fill_queries`.
 #define PART_THREADS 128
 #define PARTS (TILE / (4 * PART_THREADS))
-extern "C" __global__ void __launch_bounds__(PART_THREADS) add_pairs(
+#define PART_BLOCKS (BY_POSITION * 4)  // of a multiprocessor at least, where compilers would otherwise spill registers
+extern "C" __global__ void __launch_bounds__(PART_THREADS, PART_BLOCKS) add_pairs(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ by_place, const double* __restrict__ aboves, const double* __restrict__ steps,
     const double* __restrict__ scales, const float* __restrict__ worths, i32 top, i32 drawn, i32 is_by_score,
