@@ -14,7 +14,7 @@
 // variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
 // budget: fill_queries registers=112+16*BY_POSITION shared=16+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
-// budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
+// budget: place_rows registers=64+16*(WEIGHT==2) shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=96+24*BY_POSITION shared=0
 // budget: write_rows registers=64 shared=0
 // budget: add_costs registers=96 shared=0
@@ -376,8 +376,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
     write_shares<THREADS>(own, of_tiles, blockIdx.x, storage);
 }
 
+#define PLACE_BLOCKS (1 + (WEIGHT != MAP))  // of a multiprocessor at least: with two, some would spill registers
 // Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN or BY_POSITION.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, PLACE_BLOCKS) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
     float* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,
