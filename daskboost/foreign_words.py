@@ -40,7 +40,6 @@ _OF_CATEGORIES = Meaning(hint="it is a parameter of the estimators and of Quanti
 _INTEGERS = Meaning(hint="gradients are always integers of 15 bits, rounded without bias, so leave it out")
 _GROUPS = Meaning("qid", "give qid, the query of each row, to fit of DaskBoostRanker or to QuantizedDataset.from_dask")
 _SIZES = Meaning(hint="give the query of each row in its place: qid=np.repeat(np.arange(len(group)), group)")
-_UNBIASED = Meaning(hint="positions of clicks are not corrected for, so leave it out")
 
 WORDS: Mapping[str, Meaning] = {
     # Other names of the same parameters and arguments
@@ -95,7 +94,6 @@ WORDS: Mapping[str, Meaning] = {
     # Arguments
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), _OF_TRAIN),
     **dict.fromkeys(("missing", "encoding", "packing"), _OF_DATA),
-    **dict.fromkeys(("lambdarank_unbiased", "lambdarank_bias_norm"), _UNBIASED),
     **dict.fromkeys(("qid", "group_id"), _GROUPS),
     **dict.fromkeys(("group", "eval_group"), _SIZES),
     **dict.fromkeys(("evals", "eval_set", "valid_sets"),

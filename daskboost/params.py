@@ -154,6 +154,11 @@ class TrainParams:
     """Whether gradients of a query are divided by what grows with the number of its pairs."""
     lambdarank_score_normalization: bool = True
     """Whether what a pair counts is divided by the difference of its scores and 0.01."""
+    lambdarank_unbiased: bool = False
+    """Whether labels of ``rank:*`` are clicks, which depend on the positions that rows were shown at, those of their
+    order within the query: pairs are divided by how likely rows there are to be clicked, as rounds estimate it."""
+    lambdarank_bias_norm: float = 1.0
+    """What evens out these estimates: they are raised to the power 1 / (1 + this)."""
     ndcg_exp_gain: bool = True
     """Whether a label's gain in ``rank:ndcg`` and in ``ndcg`` is 2**label - 1, rather than the label."""
     label_gain: tuple[float, ...] = ()
@@ -320,6 +325,7 @@ MOST_ORDERS = 10_000
 LARGEST_GAIN = 2.0**31
 """The exponential gain of the largest label that has one, 31, is just below."""
 PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
+"""Flags of ranking objectives that are set by default."""
 YETIRANK_MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
 YETIRANK_NOISES = ("logistic", "gumbel")
 YETIRANK_PARAMETERS = (
@@ -350,6 +356,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "random_state": (-(2**63), 2**64, False, True),
     "huber_slope": (0, _INF, True, True),
     "tweedie_variance_power": (1, 2, False, True),
+    "lambdarank_bias_norm": (0, 1e6, False, True),
     "querysoftmax_beta": (0, 1e6, True, True),
     "querysoftmax_lambda": (0, 1e6, False, True),
     "yetirank_decay": (0, 1, True, False),
@@ -458,8 +465,15 @@ def check_pairs(params: Mapping[str, Any]) -> None:
     pairs = params["lambdarank_num_pair_per_sample"]
     if pairs is not None:
         check_count("lambdarank_num_pair_per_sample", pairs, least=1, below=MOST_FIRST)
-    for name in PAIR_FLAGS:
+    for name in (*PAIR_FLAGS, "lambdarank_unbiased"):
         check_flag(name, params[name])
+    norm = params["lambdarank_bias_norm"]
+    _check_range("lambdarank_bias_norm", norm, *_RANGES["lambdarank_bias_norm"])
+    if norm != TrainParams.lambdarank_bias_norm and not params["lambdarank_unbiased"]:
+        raise ParameterError(
+            f"lambdarank_bias_norm={norm:g} has no effect without lambdarank_unbiased=True, whose estimates it evens "
+            "out; leave it out, or set that too"
+        )
 
 
 def check_yetirank(params: Mapping[str, Any]) -> None:

@@ -9,20 +9,26 @@
 //
 //   sum_shares    sums of tiles, for precisions      place_rows    sorted keys -> what pairs are computed from
 //   add_pairs     pairs -> sums of rows              write_rows    sums -> gradients
+//   add_costs     costs of pairs -> those of positions
 //
-// variants: WEIGHT=0,1,2 DRAWN=0,1
+// variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
 // budget: fill_queries registers=96+(WEIGHT==2)*24 shared=24+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
-// budget: place_rows registers=64 shared=(WEIGHT==2)*20*WARPS
+// budget: place_rows registers=64+16*(WEIGHT==2) shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=128 shared=0
 // budget: write_rows registers=64 shared=0
+// budget: add_costs registers=96 shared=0
 #include "hashing.cuh"
 #include "logarithm.cuh"
+#include "positions.cuh"
 #include "pulls.cuh"
 #include "ranking.cuh"
 
 #ifndef DRAWN
 #define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
+#endif
+#ifndef BY_POSITION
+#define BY_POSITION 0  // whether pairs are divided by the chances of their positions, whose costs are added up
 #endif
 #define THREADS 512  // of a block that has a tile
 #define WARPS (THREADS / 32)
@@ -43,6 +49,11 @@ struct Rules {
 // What is known of a row by its place.
 struct alignas(16) Place {
     float score, gain, odds;
+    u32 position;
+};
+
+struct PlacedRow : Row {
+    u32 position;  // of BY_POSITION only
 };
 
 // Rows of a query by their places, from the highest score to the lowest.
@@ -50,11 +61,12 @@ struct Places {
     const Place* by_place;
     const double* aboves;  // of MAP only
     const double* steps;
+    Positions positions;  // of BY_POSITION only
 
     static __device__ __forceinline__ float score_of(u64 key) { return value_of(~static_cast<u32>(key >> 32)); }
 
     static __device__ __forceinline__ Place of(float gain, u64 key, u64 first_key) {
-        return {score_of(key), gain, exp_of(score_of(key) - score_of(first_key))};
+        return {score_of(key), gain, exp_of(score_of(key) - score_of(first_key)), static_cast<u32>(key)};
     }
 
     // Whether scores differ too much for odds, see `pull_of`.
@@ -62,24 +74,69 @@ struct Places {
         return !(score_of(keys[0]) - score_of(keys[n - 1]) <= MOST_RANGE);
     }
 
-    __device__ __forceinline__ Row at(i32 place) const {
-        Row row;
+    __device__ __forceinline__ PlacedRow at(i32 place) const {
+        PlacedRow row;
         const Place own = by_place[place];
         row.score = own.score, row.gain = own.gain, row.odds = own.odds;
         if (WEIGHT == MAP) row.above = aboves[place], row.below = row.above + steps[place];
         if (WEIGHT == NDCG) row.above = row.below = steps[place];
+        if (BY_POSITION) row.position = own.position;
         return row;
     }
 };
 
-// `a_is_first` : whether its place is the higher one. `worth` : 0 where there is no pair.
-template <bool IS_WIDE>
-static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, bool a_is_first, float worth, bool by_score) {
+// What a pair counts, whatever its scores. `a_is_first` : whether its place is the higher one.
+static __device__ __forceinline__ float weight_of(const Row& a, const Row& b, bool a_is_first, float worth) {
     float weight = worth;
     if (WEIGHT != NDCG && a.gain == b.gain) weight = 0.0f;
     if (WEIGHT != ONE) weight *= static_cast<float>(change_of(a, b, (a.gain > b.gain) == a_is_first));
     if (WEIGHT == NDCG) weight *= fabsf(a.gain - b.gain);
+    return weight;
+}
+
+// `worth` : 0 where there is no pair.
+template <bool IS_WIDE>
+static __device__ __forceinline__ Pull pull_of(const Places& places, const PlacedRow& a, const PlacedRow& b,
+                                               bool a_is_first, float worth, bool by_score) {
+    float weight = weight_of(a, b, a_is_first, worth);
+    if (BY_POSITION) {
+        const bool a_is_high = a.gain > b.gain;
+        const float ratio = places.positions.ratio(RELEVANT, a_is_high ? a.position : b.position)
+                            * places.positions.ratio(IRRELEVANT, a_is_high ? b.position : a.position);
+        if (ratio > 0) weight *= ratio;
+    }
     return pull_of<IS_WIDE>(a, b, weight, by_score);
+}
+
+// What positions are judged by of a pair; `worth` is not scaled.
+static __device__ __forceinline__ double pair_cost(const PlacedRow& a, const PlacedRow& b, bool a_is_first, float worth,
+                                                   bool by_score) {
+    const double weight = static_cast<double>(weight_of(a, b, a_is_first, worth));
+    return weight * cost_of(a.score, b.score, (a.gain > b.gain) == a_is_first, by_score);
+}
+
+// Adds the costs of the pairs of the first `top` of `n` rows, of those at positions from `from` to `to`, to these.
+static __device__ __forceinline__ void add_top_costs(const Places& places, const u32* place, i32 n, i32 top, float worth,
+                                                     bool by_score, i32 from, i32 to) {
+    const i32 n_positions = min(n, places.positions.n);
+    for (i32 row = from + threadIdx.x; row < min(to, n_positions); row += blockDim.x) {
+        const i32 a = place[row];
+        const PlacedRow own = places.at(a);
+        double relevant = 0, irrelevant = 0;
+        for (i32 other = 0; other < n_positions; ++other) {
+            const i32 b = place[other];
+            if (a == b || min(a, b) >= top) continue;
+            const PlacedRow row_b = places.at(b);
+            if (own.gain == row_b.gain) continue;
+            const double cost = pair_cost(own, row_b, a < b, worth, by_score);
+            if (own.gain > row_b.gain)
+                relevant += cost * static_cast<double>(places.positions.ratio(IRRELEVANT, other));
+            else
+                irrelevant += cost * static_cast<double>(places.positions.ratio(RELEVANT, other));
+        }
+        places.positions.add(RELEVANT, row, relevant);
+        places.positions.add(IRRELEVANT, row, irrelevant);
+    }
 }
 
 // What the lane before has.
@@ -100,7 +157,7 @@ template <bool SHARED, bool IS_WIDE>
 static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 n, i32 top, float worth, bool by_score,
                                                       i32 first, u64* sums) {
     const i32 lane = threadIdx.x % LANES, b = first + lane;
-    const Row own = places.at(min(b, n - 1));
+    const PlacedRow own = places.at(min(b, n - 1));
     Sums of_b = {0, 0}, of_a = {0, 0};
     i64 back = 0;
 #pragma unroll 1
@@ -108,8 +165,8 @@ static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, i32 
         of_a = passed_on(of_a);
         const i32 a = first + (lane + turn) % LANES;
         const bool is_pair = min(a, b) < top && max(a, b) < n && (turn < LANES / 2 || lane < LANES / 2);
-        const Row row = places.at(min(a, n - 1));
-        const Pull pull = pull_of<IS_WIDE>(row, own, a < b, is_pair ? worth : 0.0f, by_score);
+        const PlacedRow row = places.at(min(a, n - 1));
+        const Pull pull = pull_of<IS_WIDE>(places, row, own, a < b, is_pair ? worth : 0.0f, by_score);
         add_pair(pull, of_a, of_b);
         add_back(row, own, pull, back);
     }
@@ -144,7 +201,7 @@ struct LaneTiles {
 struct LaneRows {
     LaneTiles tiles;
     bool has_first;  // whether the lane has a row of the last tile; other tiles are full
-    Row rows[OWN];
+    PlacedRow rows[OWN];
     Sums sums[OWN];
 
     __device__ __forceinline__ LaneRows(const Places& places, i32 n, const LaneTiles& tiles_) : tiles(tiles_) {
@@ -168,11 +225,12 @@ static __device__ __forceinline__ i64 add_turns(const Places& places, i32 top, f
 #pragma unroll 1
     for (i32 turn = 0; turn < LANES; ++turn) {
         const i32 a = first + (lane + turn) % LANES;
-        const Row row = places.at(a);
+        const PlacedRow row = places.at(a);
         const float of_row = a < top ? worth : 0.0f, of_last = own.has_first ? of_row : 0.0f;
 #pragma unroll
         for (i32 k = 0; k < COUNT; ++k) {
-            const Pull pull = pull_of<IS_WIDE>(row, own.rows[k], true, k == 0 ? of_last : of_row, by_score);
+            const float of_pair = k == 0 ? of_last : of_row;
+            const Pull pull = pull_of<IS_WIDE>(places, row, own.rows[k], true, of_pair, by_score);
             add_pair(pull, of_first, own.sums[k]);
             add_back(row, own.rows[k], pull, back);
         }
@@ -219,25 +277,35 @@ struct Draws {
 // Adds the pairs drawn for the row `row`; `place` : of rows of the query. The sum of the sizes of their gradients.
 template <bool SHARED, bool IS_WIDE>
 static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, const Draws& draws, const u32* place, i32 n,
-                                                      i64 begin, i32 row, i32 drawn, float worth, bool by_score,
-                                                      u64* sums) {
+                                                      i64 begin, i32 row, i32 drawn, float worth, float own_worth,
+                                                      bool by_score, u64* sums) {
     const u32 first = draws.groups[2 * (begin + row)], last = draws.groups[2 * (begin + row) + 1];
     const u64 others = static_cast<u64>(n) - (last - first);
     if (others == 0) return 0;
     const u64 own_key = draw(draws.key, draws.ids[begin + row]);
     const i32 a = place[row];
-    const Row own = places.at(a);
+    const PlacedRow own = places.at(a);
     Sums of_a = {0, 0};
     i64 total = 0;
     for (i32 i = 0; i < drawn; ++i) {
         const u32 other = static_cast<u32>((draw(own_key, i) >> 32) * others >> 32);
-        const i32 b = place[draws.by_label[begin + (other < first ? other : other + (last - first))]];
-        const Row row_b = places.at(b);
-        const Pull pull = pull_of<IS_WIDE>(own, row_b, a < b, worth, by_score);
+        const u32 row_of_b = draws.by_label[begin + (other < first ? other : other + (last - first))];
+        const i32 b = place[row_of_b];
+        const PlacedRow row_b = places.at(b);
+        const Pull pull = pull_of<IS_WIDE>(places, own, row_b, a < b, worth, by_score);
         Sums of_b = {0, 0};
         add_pair(pull, of_a, of_b);
         add_sums<SHARED>(sums, b, of_b);
         total += pull.slope < 0 ? -pull.slope : pull.slope;
+        if (BY_POSITION && max(row, static_cast<i32>(row_of_b)) < places.positions.n) {
+            const double cost = pair_cost(own, row_b, a < b, own_worth, by_score);
+            const bool is_high = own.gain > row_b.gain;
+            const u32 own_row = static_cast<u32>(row);
+            const u32 high = is_high ? own_row : row_of_b, low = is_high ? row_of_b : own_row;
+            const double of_high = places.positions.ratio(RELEVANT, high), of_low = places.positions.ratio(IRRELEVANT, low);
+            places.positions.add(RELEVANT, high, cost * of_low);
+            places.positions.add(IRRELEVANT, low, cost * of_high);
+        }
     }
     add_sums<SHARED>(sums, a, of_a);
     return total;
@@ -252,18 +320,29 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 total
     return norm * rules.factor;
 }
 
+// What sums of a query are multiplied by beside its scale.
+static __device__ __forceinline__ double shrink_of(const Positions& positions, i64 n) {
+    return BY_POSITION ? positions.shrink[min(n, static_cast<i64>(positions.n))] : 1.0;
+}
+
+static __device__ __forceinline__ float without_scale(float worth, double scale) {
+    return static_cast<float>(static_cast<double>(worth) / scale);
+}
+
 // `which` : queries that blocks have; `order` : places of rows among all, by query. `margins`, `g`, `h` : of all rows.
 // `curvature` : what second derivatives are multiplied by.
 // `keys` of draws, of which the round's is that after `ended`, or the first one where that is null; `by_label`, `groups`,
 // `ids` : see Draws, of DRAWN only. Threads: 32 for each 128 rows of the largest of the queries, a power of two.
 // Dynamic shared memory, by the least power of two from the number of its rows on: 24 bytes; 8 more for MAP; 20 more for
-// DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32.
+// DRAWN, else 16 bytes for each of its first `top` rows, of which there is a multiple of 32, and 4 more for BY_POSITION.
+// `ratios` and what follows: see Positions, of BY_POSITION only.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries(
     const u32* __restrict__ which, const u32* __restrict__ order, const i64* __restrict__ begins,
     const float* __restrict__ gains, const double* __restrict__ steps, const double* __restrict__ scales,
     const float* __restrict__ worths, const double* __restrict__ factors, double curvature, i32 top, i32 drawn,
     i32 is_normalized, i32 is_by_score, const u32* __restrict__ by_label, const u32* __restrict__ groups, const u64* __restrict__ ids,
-    const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ margins,
+    const u64* __restrict__ draw_keys, const i32* __restrict__ ended, const float* __restrict__ ratios,
+    const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs, const float* __restrict__ margins,
     float* __restrict__ g, float* __restrict__ h) {
     DYNAMIC_SHARED(u64, keys);
     __shared__ u64 total;
@@ -282,7 +361,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     for (i32 i = threadIdx.x; i < size; i += blockDim.x)
         keys[i] = i < n ? key_of_row(margins[order[begin + i]], i) : ~0ull;
     for (i32 i = threadIdx.x; i < 2 * n_sums; i += blockDim.x) sums[i] = 0;
-    if (threadIdx.x == 0) total = 0, scale = scales[query], n_again = n;
+    const Positions positions = {ratios, shrink, n_positions, costs};
+    const double own_shrink = shrink_of(positions, n);
+    if (threadIdx.x == 0) total = 0, scale = scales[query] * own_shrink, n_again = n;
     __syncthreads();
     sort_keys(keys, size);
     const bool is_finite = is_finite_key(keys[0]) && is_finite_key(keys[n - 1]);
@@ -293,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     }
     for (i32 i = threadIdx.x; i < n; i += blockDim.x)
         by_place[i] = Places::of(gains[begin + static_cast<u32>(keys[i])], keys[i], keys[0]);
-#if DRAWN
+#if DRAWN || BY_POSITION
     u32* const place = reinterpret_cast<u32*>(by_place + size);
     for (i32 i = threadIdx.x; i < n; i += blockDim.x) place[static_cast<u32>(keys[i])] = i;
 #endif
@@ -309,16 +390,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     }
     __syncthreads();
 #endif
-    const Places places = {by_place, aboves, steps};
+    const Places places = {by_place, aboves, steps, positions};
     const bool by_score = is_by_score && (keys[0] ^ keys[n - 1]) >> 32 != 0, is_wide = Places::is_wide(keys, n);
-    const float worth = worths[query];
+    const float worth = worths[query] * static_cast<float>(own_shrink);
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
     i64 own_total = 0;
     for (i32 i = threadIdx.x; i < n; i += blockDim.x)
-        own_total += is_wide ? add_drawn_pairs<true, true>(places, draws, place, n, begin, i, drawn, worth, by_score, sums)
-                             : add_drawn_pairs<true, false>(places, draws, place, n, begin, i, drawn, worth, by_score, sums);
+        own_total += is_wide ? add_drawn_pairs<true, true>(places, draws, place, n, begin, i, drawn, worth,
+                                                           without_scale(worth, scale), by_score, sums)
+                             : add_drawn_pairs<true, false>(places, draws, place, n, begin, i, drawn, worth,
+                                                            without_scale(worth, scale), by_score, sums);
 #else
+#if BY_POSITION
+    add_top_costs(places, place, n, top, without_scale(worth, scale), by_score, 0, n);
+#endif
     LaneRows own_rows(places, n, LaneTiles(n, threadIdx.x / LANES, blockDim.x / LANES));
     const i64 own_total = is_wide ? add_top_pairs<true, true>(places, n, top, worth, by_score, own_rows, sums)
                                   : add_top_pairs<true, false>(places, n, top, worth, by_score, own_rows, sums);
@@ -365,7 +451,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
     write_shares<THREADS>(own, of_tiles, blockIdx.x, storage);
 }
 
-// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN only.
+// Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN or BY_POSITION.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
@@ -376,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const u32 row = static_cast<u32>(keys[from + i]);
         by_place[from + i] = Places::of(gains[begins[tile.query] + row], keys[from + i], keys[tile.base]);
-        if (DRAWN) place[tile.base + row] = static_cast<u32>(tile.first + i);
+        if (DRAWN || BY_POSITION) place[tile.base + row] = static_cast<u32>(tile.first + i);
         sums[2 * (from + i)] = sums[2 * (from + i) + 1] = 0;
     }
     if (tile.first == 0 && threadIdx.x == 0) totals[tile.number] = 0;
@@ -417,26 +503,29 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
     const double* __restrict__ scales, const float* __restrict__ worths, i32 top, i32 drawn, i32 is_by_score,
     const u32* __restrict__ place, const u32* __restrict__ by_label, const u32* __restrict__ groups,
     const u64* __restrict__ ids, const u64* __restrict__ draw_keys, const i32* __restrict__ ended,
+    const float* __restrict__ ratios, const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs,
     u64* __restrict__ sums, u64* __restrict__ totals) {
     const Tile tile = tiles[blockIdx.x / PARTS];
     const i64 first = tile.first + blockIdx.x % PARTS * (OWN * PART_THREADS);
     const Ranking ranking(keys + tile.base, tile.n, is_by_score);
     if (first >= tile.n || scales[tile.query] == 0 || !ranking.is_finite) return;
-    const Places places = {by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps};
-    const float worth = worths[tile.query];
+    const Positions positions = {ratios, shrink, n_positions, costs};
+    const Places places = {by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps, positions};
+    const float worth = worths[tile.query] * static_cast<float>(shrink_of(positions, tile.n));
     const i32 n = static_cast<i32>(tile.n);
     u64* const own_sums = sums + 2 * tile.base;
     i64 total = 0;
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
+    const float own_worth = without_scale(worth, scales[tile.query] * shrink_of(positions, tile.n));
     for (i32 k = 0; k < OWN; ++k) {
         const i32 row = static_cast<i32>(first) + k * PART_THREADS + static_cast<i32>(threadIdx.x);
         if (row < n)
             total += ranking.is_wide
                          ? add_drawn_pairs<false, true>(places, draws, place + tile.base, n, begins[tile.query], row, drawn,
-                                                        worth, ranking.by_score, own_sums)
+                                                        worth, own_worth, ranking.by_score, own_sums)
                          : add_drawn_pairs<false, false>(places, draws, place + tile.base, n, begins[tile.query], row, drawn,
-                                                         worth, ranking.by_score, own_sums);
+                                                         worth, own_worth, ranking.by_score, own_sums);
     }
 #else
     LaneRows own(places, n, LaneTiles(n, static_cast<i32>((first + threadIdx.x) / LANES), PART_THREADS / LANES));
@@ -450,14 +539,33 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
     if (threadIdx.x % LANES == 0) add_to<false>(&totals[tile.number], total);
 }
 
+// Costs of the pairs of `top`, of BY_POSITION only; arguments as of `add_pairs`. Blocks: one for each tile, whose number is
+// also that of the positions that it has.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) add_costs(
+    const Tile* __restrict__ tiles, const u64* __restrict__ keys, const Place* __restrict__ by_place,
+    const double* __restrict__ aboves, const double* __restrict__ steps, const double* __restrict__ scales,
+    const float* __restrict__ worths, i32 top, i32 is_by_score, const u32* __restrict__ place,
+    const float* __restrict__ ratios, const double* __restrict__ shrink, i32 n_positions, u64* __restrict__ costs) {
+    const Tile tile = tiles[blockIdx.x];
+    const Ranking ranking(keys + tile.base, tile.n, is_by_score);
+    if (scales[tile.query] == 0 || !ranking.is_finite) return;
+    const Places places = {by_place + tile.base, aboves + (WEIGHT == MAP ? tile.base : 0), steps,
+                           {ratios, shrink, n_positions, costs}};
+    const double own_shrink = shrink_of(places.positions, tile.n);
+    const float worth = worths[tile.query] * static_cast<float>(own_shrink);
+    const i32 first = static_cast<i32>(tile.first);
+    add_top_costs(places, place + tile.base, static_cast<i32>(tile.n), top,
+                  without_scale(worth, scales[tile.query] * own_shrink), ranking.by_score, first, first + TILE);
+}
+
 // Gradients of all rows of large queries.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u32* __restrict__ order,
     const u64* __restrict__ keys, const double* __restrict__ scales, const double* __restrict__ factors, double curvature,
-    i32 drawn, i32 is_normalized, const u64* __restrict__ sums, const u64* __restrict__ totals, float* __restrict__ g,
-    float* __restrict__ h) {
+    i32 drawn, i32 is_normalized, const double* __restrict__ shrink, i32 n_positions, const u64* __restrict__ sums,
+    const u64* __restrict__ totals, float* __restrict__ g, float* __restrict__ h) {
     const Tile tile = tiles[blockIdx.x];
-    const double scale = scales[tile.query];
+    const double scale = scales[tile.query] * shrink_of({nullptr, shrink, n_positions, nullptr}, tile.n);
     const bool is_finite = Ranking(keys + tile.base, tile.n, 0).is_finite, has_pairs = scale != 0 && is_finite;
     const i64 total = static_cast<i64>(totals[tile.number]);
     const double factor = has_pairs ? factor_of({scale, factors[tile.query], drawn, is_normalized}, total) : 0;

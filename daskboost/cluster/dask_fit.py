@@ -22,6 +22,7 @@ from daskboost.data.chunks.store import ChunkStore
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.protocols import Device
+from daskboost.dtypes import Float32
 from daskboost.engine.engine import Engine, engine_on
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.engine.setup import EngineSetup, engine_setup
@@ -77,6 +78,8 @@ class RoundEvent:
     """(data set, metric, value)."""
     best_iteration: int | None
     best_score: float | None
+    chances: Float32 | None
+    """See `Round.chances`."""
 
 
 @register
@@ -130,7 +133,7 @@ class Mirror:
     def _add(self, round_: RoundEvent, trees: Sequence[TreeTable]) -> None:
         progress = self.progress
         progress.base_score = round_.base_score
-        progress.add_round(self._spec, trees)
+        progress.add_round(self._spec, trees, round_.chances)
         for data, metric, value in round_.values:
             progress.history.setdefault(data, {}).setdefault(metric, []).append(value)
         progress.best_iteration, progress.best_score = round_.best_iteration, round_.best_score
@@ -223,7 +226,7 @@ def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
             (data, metric, found[-1]) for data, metrics in progress.history.items() for metric, found in metrics.items()
         ]
         event = RoundEvent(
-            iteration, progress.base_score, values, progress.best_iteration, progress.best_score,
+            iteration, progress.base_score, values, progress.best_iteration, progress.best_score, progress.chances,
         )  # fmt: skip
         reports.add(event, progress.trees[sent:])
         sent = len(progress.trees)

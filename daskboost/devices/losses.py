@@ -106,6 +106,18 @@ class NoisyOrders:
 
 
 @dataclass(frozen=True)
+class PositionStart:
+    """What a fit begins with that estimates the chances of clicks by the positions of rows."""
+
+    relevant: tuple[float, ...]
+    """Chances of rows that are clicked, by position, divided by that of the first one; 1 of positions beyond."""
+    irrelevant: tuple[float, ...]
+    """Chances of rows that are not, likewise."""
+    power: float
+    """What each round's estimates are raised to."""
+
+
+@dataclass(frozen=True)
 class QueryLoss:
     """A loss of pairs of rows of a query, which one of them should come before."""
 
@@ -127,6 +139,11 @@ class QueryLoss:
     """Gain of each label, or () where `exponential` tells it."""
     curvature: float = 2.0
     """What second derivatives of pairs that are not of `orders` are multiplied by; XGBoost doubles them."""
+    positions: int = 0
+    """Positions of rows in the order of their ids, at most, whose chances of clicks divide what pairs count; 0 where
+    labels are no clicks."""
+    start: PositionStart | None = None
+    """What is known of these positions before the first round."""
 
     @property
     def pairs_a_row(self) -> int:
@@ -154,6 +171,8 @@ class ListLoss:
     """What is added to the second derivative of each row, of SOFTMAX, for a unit of the sum of labels and of `beta`."""
     drawn: ClassVar[int] = 0
     """No pairs are drawn."""
+    positions: ClassVar[int] = 0
+    """No positions are corrected for."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +184,8 @@ class OwnLoss:
     each query."""
     drawn: ClassVar[int] = 0
     """No pairs are drawn."""
+    positions: ClassVar[int] = 0
+    """No positions are corrected for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +198,8 @@ class GivenPairs:
     """Global ids of the others."""
     weight: Float32
     """What each pair counts."""
+    positions: ClassVar[int] = 0
+    """No positions are corrected for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +211,8 @@ class PlacedPairs:
     weight: Float32
     drawn: ClassVar[int] = 0
     """No pairs are drawn."""
+    positions: ClassVar[int] = 0
+    """No positions are corrected for."""
 
 
 KernelLoss = QueryLoss | ListLoss | PlacedPairs

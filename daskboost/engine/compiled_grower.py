@@ -41,7 +41,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.devices.sampling import draws_below
-from daskboost.dtypes import Array, UInt8
+from daskboost.dtypes import Array, Float32, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import ExpressionGradients
@@ -98,6 +98,7 @@ class CompiledGrower:
         self._spec, self._sets, self._gradients, self._n_wanted = spec, engine.sets, trees.gradients, n_wanted
         params, small, threads = spec.params, spec.recipe.small_data, engine.device.threads
         self._grown, self._first = deque[tuple[TreeTable, ...]](), 0
+        self._chances: Float32 | None = None
         self._is_refused = False
         """Whether gradients of the round after those that have grown are not finite."""
         self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog(spec.search_rules.set_words)
@@ -165,6 +166,11 @@ class CompiledGrower:
             self._sets.add_to_evals([(walk_arrays(tree), output) for output, tree in enumerate(trees)])
         return lambda: trees
 
+    def estimated(self) -> Callable[[], Float32 | None]:
+        """Return what gives what the last round's gradients have told beside, see `Round.chances`."""
+        chances = self._chances
+        return lambda: chances
+
     def _grow_rounds(self, iteration: int) -> None:
         """Grow as many rounds as are wanted, or fewer if the log has no room for more, or gradients of one are not
         finite: those before it do not tell."""
@@ -199,6 +205,7 @@ class CompiledGrower:
         self._make_room_in_log()
         if self._fills:
             found = self._gradients.start_round(start_round(self._spec, iteration))
+            self._chances = found.chances
             rounds.largest[0], rounds.largest[1] = found.largest_g, found.largest_h
 
     def _make_room_in_log(self) -> None:

@@ -29,7 +29,7 @@ from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
 from daskboost.devices.gpu.trees.node_features import LevelFeatures
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
-from daskboost.dtypes import UInt8
+from daskboost.dtypes import Float32, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import Gradients, PairKeys
 from daskboost.engine.setup import EngineSetup
@@ -147,8 +147,11 @@ class DeviceGrower:
         ) if spec.recipe.refits else None  # fmt: skip
         self._quantiles = self._leaf_quantiles(over.gradients, over.n_trees)
         self.watch = watch
-        self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
-        """Bytes of the tables of a round's trees."""
+        self._estimates = over.gradients.estimates.reshape(-1).view(np.uint8)
+        """What rounds have estimated, as bytes."""
+        self._trees_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
+        self.tables_bytes = self._trees_bytes + len(self._estimates)
+        """Bytes of the tables of a round's trees, and of what it has estimated."""
         n_bytes = self.tables_bytes + len(watch.memory)
         self._waiting = WaitingRounds(self._runtime, rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes)
         """Have tables, then metrics, of each round."""
@@ -225,6 +228,16 @@ class DeviceGrower:
     def kept(self) -> KeptRound:
         """Return the last round, as it is kept until its batch is fetched."""
         return self._waiting.last()
+
+    def estimated(self) -> Callable[[], Float32 | None]:
+        """Return what gives what the last round has estimated beside its gradients, see `Round.chances`."""
+        return partial(self._estimates_of, self.kept())
+
+    def _estimates_of(self, kept: KeptRound) -> Float32 | None:
+        if not len(self._estimates):
+            return None
+        found: Float32 = self.fetched(kept)[self._trees_bytes : self.tables_bytes].view(np.float32).reshape(2, -1)
+        return found.copy()
 
     def evaluate(self) -> None:
         """Have metrics of all margins computed: beside the next round's trees, or before the rounds are fetched."""
@@ -335,6 +348,8 @@ class DeviceGrower:
         """Add the trees to all margins, and keep their tables, from one byte of the round's on."""
         self._add_to_margins(rows, group)
         self._rounds.keep(group.grower.tables.memory, self._waiting.ring[:, begin:])
+        if group.is_first:
+            self._rounds.keep(self._estimates, self._waiting.ring[:, self._trees_bytes :])
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train, grower, first = self._over.train, group.grower, group.outputs.start

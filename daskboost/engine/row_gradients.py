@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from daskboost.devices.cpu.losses import GradientLoops
-from daskboost.devices.cpu.queries import Queries
+from daskboost.devices.cpu.queries import Queries, QueryLoops
 from daskboost.devices.cpu.rounds import Filling
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source, StoredChunk
@@ -204,11 +204,14 @@ class Gradients:
 
     source: RowGradients
     """Computes the gradients: kernels of the loss, where it has some, or array expressions."""
+    estimates: Array
+    """What recorded rounds have estimated beside them so far, on the device: float32, shape (2, positions)."""
 
     def __init__(self, setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
                  given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
         self._setup, self._device = setup, device
         self._expressions = ExpressionGradients(setup, device, keep=keep)
+        self.estimates = device.xp.empty((2, 0), np.float32)
         self.hold(rows, given)
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
@@ -349,6 +352,9 @@ class QueryGradients(Gradients):
         if self._owned is None:  # `cached_property` has one lock for all engines of a process
             self._owned = OwnedQueries.of(self.rows.train.groups, self._peers)
             self._loss = _engine_loss(self._setup.objective.query_loss, self._owned.rows, self._peers)
+            if isinstance(self._loss, QueryLoss) and self._loss.positions:
+                most_rows = max(self._peers.share(largest_size(self._owned.rows)))
+                self._loss = replace(self._loss, positions=min(self._loss.positions, most_rows))
         return self._owned
 
     def _filling(self, rows: QueryRows) -> QueryFilling:
@@ -361,7 +367,7 @@ class QueryGradients(Gradients):
         if isinstance(loss, OwnLoss):
             return OwnLossFilling(loss, queries, self._device)
         if isinstance(loss, QueryLoss):
-            check_sizes(self._setup.objective, int(np.diff(rows.begins).max(initial=0)))
+            check_sizes(self._setup.objective, largest_size(rows))
         return self._device.query_loops(loss, queries)
 
     @cached_property
@@ -388,8 +394,24 @@ class QueryGradients(Gradients):
             rows = slice(begin, begin + len(own_g))
             own_g[:], own_h[:], begin = g[rows], h[rows], rows.stop
         if not len(margin):
-            return range_of(np.zeros((2, 1)))
-        return range_of(np.stack([self._device.largest(each[:, None]) for each in (g, h)]))
+            return replace(range_of(np.zeros((2, 1))), chances=self._chances())
+        largest = np.stack([self._device.largest(each[:, None]) for each in (g, h)])
+        return replace(range_of(largest), chances=self._chances())
+
+    def _chances(self) -> Float32 | None:
+        """Estimate the chances of positions by the pairs of all engines, if the loss does, and return them on the host;
+        collective."""
+        loops, device = self._loops, self._device
+        if not self._loss.positions:
+            return None
+        assert isinstance(loops, QueryLoops | QueryKernels)
+
+        def add_up(costs: Array) -> None:  # engines of one process may have what others share before these add it up
+            costs[:] = device.put(np.sum(self._peers.share(device.fetch(costs).copy()), axis=0))
+
+        loops.learn(add_up)
+        found: Float32 = device.fetch(loops.chances).copy()
+        return found
 
     def _fill(self, key: np.uint64, margin: Array, g: Array, h: Array) -> None:
         """Fill the gradients of all rows, of which some come from other engines; collective."""
@@ -422,7 +444,11 @@ class QueryGradients(Gradients):
             own.fill(0)
         if room:
             moved = MovedRows(kernels.runtime, joined, len(margin), queries.moves.sent, room)
-        return QueryChunk(kernels, stored, flat(margin), moved), _nothing
+        learn: Callable[[], None] = _nothing
+        if self._loss.positions:
+            assert isinstance(kernels, QueryKernels)
+            learn, self.estimates = partial(kernels.learn, joined.add_up), kernels.chances
+        return QueryChunk(kernels, stored, flat(margin), moved, learn), _nothing
 
     def following(self, start: StartTree) -> Following | None:
         """Return None: the next round's gradients need the margins of all rows."""
@@ -433,6 +459,11 @@ def _engine_loss(loss: AnyQueryLoss | None, rows: QueryRows, peers: Peers) -> En
     """Return the loss of the queries that an engine ranks; collective."""
     assert loss is not None
     return placed_pairs(loss, rows, peers) if isinstance(loss, GivenPairs) else loss
+
+
+def largest_size(rows: QueryRows) -> int:
+    """Return how many rows the largest query has."""
+    return int(np.diff(rows.begins).max(initial=0))
 
 
 def check_sizes(objective: Objective, n_rows: int) -> None:

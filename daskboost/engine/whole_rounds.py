@@ -125,7 +125,8 @@ class WholeRounds:
             watch = Watch(device, engine.sets.evaluators if watches else (), self._others)
             grower = DeviceGrower(engine, spec, total_weight, watch, replace(over, n_trees=n_trees))
         evaluation = WatchedMetrics(grower) if watches else evaluation_of(spec, Outbox(Called(engine)))
-        self._rounds = grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
+        parts = Parts(RowsOnDevice(), grower, AsGrown(), evaluation, grower.estimated)
+        self._rounds = grow_rounds(spec, parts)
         if watches or not spec.eval_names:  # else the host waits for each round's metrics
             self._close_batch = grower.close_batch
 
@@ -313,4 +314,4 @@ def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers
     """Give the rounds of a fit whose trees grow on a CPU, in compiled calls, from the first that is asked for on."""
     total_weight, evaluation = weight_of_small_data(outbox, spec), evaluation_of(spec, Outbox(Called(engine)))
     with closing(CompiledGrower(engine, spec, peers, total_weight, n_wanted)) as grower:
-        yield from grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))
+        yield from grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation, grower.estimated))

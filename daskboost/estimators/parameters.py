@@ -94,6 +94,11 @@ SHARED_PARAMETERS = """
     lambdarank_normalization, lambdarank_score_normalization : bool, default True
         Whether gradients of a query are divided by what grows with the number of its pairs; whether what a pair counts
         is divided by the difference of its scores and 0.01.
+    lambdarank_unbiased : bool, default False
+        Whether labels of ``rank:*`` are clicks on rows that were shown in their order within the query, which depend on
+        their positions: rounds estimate how, and pairs are divided by it.
+    lambdarank_bias_norm : float, default 1
+        What evens out these estimates: they are raised to the power ``1 / (1 + lambdarank_bias_norm)``.
     ndcg_exp_gain : bool, default True
         Whether a label's gain in NDCG is ``2**label - 1``, rather than the label.
     label_gain : sequence of float, optional
@@ -280,6 +285,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     lambdarank_num_pair_per_sample: int | None = TrainParams.lambdarank_num_pair_per_sample
     lambdarank_normalization: bool = TrainParams.lambdarank_normalization
     lambdarank_score_normalization: bool = TrainParams.lambdarank_score_normalization
+    lambdarank_unbiased: bool = TrainParams.lambdarank_unbiased
+    lambdarank_bias_norm: float = TrainParams.lambdarank_bias_norm
     ndcg_exp_gain: bool = TrainParams.ndcg_exp_gain
     label_gain: Sequence[float] = TrainParams.label_gain
     yetirank_mode: str = TrainParams.yetirank_mode

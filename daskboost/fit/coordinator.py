@@ -131,7 +131,7 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
     )  # fmt: skip
     rounds = bounds.checked(batches, spec.first_iteration)
     for iteration, grown in enumerate(rounds, spec.first_iteration):
-        progress.add_round(spec, grown.trees)
+        progress.add_round(spec, grown.trees, grown.chances)
         if grown.report is not None:
             for name, value in grown.report.values.items():
                 progress.history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)

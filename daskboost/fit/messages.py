@@ -103,6 +103,8 @@ class GradientRange:
 
     largest_g: Float64
     largest_h: Float64
+    chances: Float32 | None = None
+    """What the costs of the round's pairs tell of the chances of clicks, see `Round.chances`."""
 
 
 @dataclass(frozen=True)
@@ -353,6 +355,9 @@ class Round:
     """Metrics of all engines, after the round; empty without evaluation sets."""
     report: PassReport | SampleReport | None = None
     """Where trees are grown on a sample."""
+    chances: Float32 | None = None
+    """Chances of clicks by position as the next round takes them, of a loss that estimates them
+    (`devices/cpu/positions.py`); float32, shape (2, positions)."""
 
 
 @dataclass(frozen=True)

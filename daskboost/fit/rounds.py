@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from daskboost.devices.budget.plan import RowSource
 from daskboost.devices.cpu.threads import Threads
+from daskboost.dtypes import Float32
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.certifier import PassCertifier, SampleGrower
@@ -23,6 +24,8 @@ Trees = Callable[[], tuple[TreeTable, ...]]
 """Gives the finished trees of a round; where they grew on a device, the host waits for them then."""
 Metrics = Callable[[], Sequence[m.MetricParts]]
 """Gives the metrics of all engines after a round, likewise."""
+Chances = Callable[[], Float32 | None]
+"""Gives what a round has estimated (`m.Round.chances`), likewise."""
 Report = m.PassReport | m.SampleReport
 GrownT = TypeVar("GrownT")
 GrownOut = TypeVar("GrownOut", covariant=True)
@@ -61,6 +64,8 @@ class Parts(Generic[GrownT]):
     grower: Grower[GrownT]
     certifier: Certifier[GrownT]
     evaluation: Evaluation
+    estimated: Callable[[], Chances] = lambda: _nothing
+    """Returns what gives what the round that has grown last has estimated."""
 
 
 class GrownRound(NamedTuple):
@@ -69,10 +74,15 @@ class GrownRound(NamedTuple):
     trees: Trees
     metrics: Metrics
     report: Report | None
+    chances: Chances
 
     def finished(self) -> m.Round:
         """Return the round with its trees and metrics in the host's memory."""
-        return m.Round(self.trees(), tuple(self.metrics()), self.report)
+        return m.Round(self.trees(), tuple(self.metrics()), self.report, self.chances())
+
+
+def _nothing() -> None:
+    """Return None, of a round that has estimated nothing."""
 
 
 def grow_rounds(spec: FitSpec, parts: Parts[GrownT]) -> Iterator[GrownRound]:
@@ -82,11 +92,12 @@ def grow_rounds(spec: FitSpec, parts: Parts[GrownT]) -> Iterator[GrownRound]:
         rows = parts.sampler.rows(iteration)
         grown = parts.grower.grow(rows, learning_rate)
         trees, report = parts.certifier.settle(grown, rows, learning_rate)
+        chances = parts.estimated()
         metrics = parts.evaluation.after_round()
         if iteration < last:
             parts.sampler.expect(iteration + 1)  # finishing a round and starting the next is one round trip
         parts.evaluation.send()
-        yield GrownRound(trees, metrics, report)
+        yield GrownRound(trees, metrics, report, chances)
 
 
 class NothingEvaluated:
@@ -126,7 +137,7 @@ def _on_all_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[Gr
     """Give rounds whose trees grow on all rows."""
     sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
     grower = HostGrower(outbox, reduction_of(outbox, spec, threads), spec)
-    return grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation_of(spec, outbox)))
+    return grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation_of(spec, outbox), sampler.estimated))
 
 
 def _on_drawn_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS, cell_norms
-from daskboost.dtypes import Float64, Int64, UInt64
+from daskboost.dtypes import Float32, Float64, Int64, UInt64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox, SampleOutbox
 from daskboost.fit.scales import Scales, joined_range
@@ -97,13 +98,20 @@ class AllRows:
     def __init__(self, outbox: Outbox, spec: FitSpec, total_weight: float | None) -> None:
         self._outbox, self._spec, self._total_weight = outbox, spec, total_weight
         self._expected: Answers[m.GradientRange] | None = None
+        self._chances: Float32 | None = None
 
     def rows(self, iteration: int) -> RoundRows:
         if self._expected is None:
             self.expect(iteration)
         assert self._expected is not None
-        largest, self._expected = joined_range(self._outbox.get(self._expected)), None
+        replies, self._expected = self._outbox.get(self._expected), None
+        largest, self._chances = joined_range(replies), replies[0].chances
         return RoundRows(iteration, self._scales(iteration, largest), stay=True)
+
+    def estimated(self) -> Callable[[], Float32 | None]:
+        """Return what gives what the last round's gradients have told beside, see `m.Round.chances`."""
+        chances = self._chances
+        return lambda: chances
 
     def _scales(self, iteration: int, largest: Float64) -> Scales:
         return scales_of(self._spec, iteration, largest, self._total_weight, self._spec.largest_searched)

@@ -10,7 +10,7 @@ import numpy as np
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.dtypes import Bool
+from daskboost.dtypes import Bool, Float32
 from daskboost.fit.recipe import Recipe
 from daskboost.metrics.metric import AnyMetric
 from daskboost.objectives.objective import Objective
@@ -94,9 +94,12 @@ class Progress:
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     best_iteration: int | None = None
     best_score: float | None = None
+    chances: Float32 | None = None
+    """What the last round has estimated, see `messages.Round.chances`."""
 
-    def add_round(self, spec: FitSpec, trees: Sequence[TreeTable]) -> None:
+    def add_round(self, spec: FitSpec, trees: Sequence[TreeTable], chances: Float32 | None) -> None:
         """Append a round's trees and their outputs; coordinators and clients add trees here alone."""
+        self.chances = chances
         self.trees += trees
         self.outputs += [outputs[0] for outputs in spec.recipe.tree_outputs]
 

@@ -179,10 +179,14 @@ class Objective(ABC):
         """
         return None
 
-    @property
-    def why_not_continued(self) -> str:
-        """Return why training cannot go on from a model of it, as ``init_model``; empty where it can."""
-        return ""
+    def going_on(self, earlier: Objective) -> Self:
+        """Return the loss of a fit that goes on from a model of `earlier`, with what that fit has estimated."""
+        return self
+
+    def with_chances(self, chances: Float32) -> Self:
+        """Return the loss with what rounds have estimated, float32 of shape (2, positions), of one that has them
+        estimate the chances of positions (`QueryLoss.positions`)."""
+        raise NotImplementedError(f"{type(self).__name__} has no chances of positions")
 
     @property
     def of_model(self) -> Objective:

@@ -7,17 +7,18 @@ says.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.devices.losses import PairWeight, PositionStart, QueryLoss
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError
 from daskboost.objectives.by_query import QueryObjective
-from daskboost.objectives.objective import config_section
+from daskboost.objectives.objective import Objective, config_section, json_number
 from daskboost.params import PAIR_FLAGS, check_pairs, gains_parameter
 
 if TYPE_CHECKING:
@@ -32,30 +33,46 @@ MOST_EXPONENTIAL_LABEL = 31
 """Largest label whose exponential gain, 2**label - 1, XGBoost takes; gains beyond would hide those of all others."""
 
 
+BIASED_POSITIONS = 32
+"""Positions of a query whose chances are estimated where pairs are drawn; XGBoost's number."""
+NO_NORM = 1.0
+"""What `lambdarank_bias_norm` is where it is not given; XGBoost's."""
+
+
 @dataclass(frozen=True)
 class PositionBias:
-    """How likely rows at each place of their query's order are to be clicked, as XGBoost has estimated from pairs
-    (Hu et al., "Unbiased LambdaMART", 2019)."""
+    """How likely rows at each position are to be clicked, positions being those of the query's order, as rounds have
+    estimated so far (Hu et al., "Unbiased LambdaMART", 2019)."""
 
-    relevant: tuple[float, ...]
-    """Chances of rows that are clicked, divided by that of the first place (``ti+``)."""
-    irrelevant: tuple[float, ...]
+    relevant: tuple[float, ...] = ()
+    """Chances of rows that are clicked, divided by that of the first position (``ti+``)."""
+    irrelevant: tuple[float, ...] = ()
     """Chances of rows that are not, likewise (``tj-``)."""
-    norm: str
+    norm: float = NO_NORM
     """``lambdarank_bias_norm``."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], norm: object) -> Self:
+    def from_config(cls, config: Mapping[str, Any], norm: float) -> Self:
         """Read it from `learner.objective` of a model; ModelFormatError where it has no such numbers."""
         try:
             found = [tuple(float(value) for value in config[name]) for name in ("ti+", "tj-")]
+            is_right = len(found[0]) == len(found[1]) and all(0 <= value < math.inf for own in found for value in own)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFormatError("objective.ti+ and .tj- of the model are no numbers of positions") from error
-        return cls(found[0], found[1], str(norm))
+        if not is_right:
+            raise ModelFormatError(
+                "objective.ti+ and .tj- of the model are no numbers of positions: there must be as many of both, all "
+                "finite and none below 0"
+            )
+        return cls(found[0], found[1], norm)
 
     def config(self) -> dict[str, Float32]:
         """Return its arrays by their names in `learner.objective`."""
         return {"ti+": np.array(self.relevant, np.float32), "tj-": np.array(self.irrelevant, np.float32)}
+
+    def start(self) -> PositionStart:
+        """Return it as devices take it."""
+        return PositionStart(self.relevant, self.irrelevant, 1.0 / (1.0 + self.norm))
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,8 @@ class RankingObjective(QueryObjective):
     """What losses of pairs of rows share.
 
     A pair of rows of a query with labels a > b and scores s, t adds ``w log(1 + exp(t - s))`` to the loss; w is what
-    the pair counts. Source: Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010.
+    what the pair counts. Source: Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010. Where labels
+    are clicks, w is divided by the chances of the positions that both rows were shown at (`PositionBias`).
 
     Parameters
     ----------
@@ -79,6 +97,8 @@ class RankingObjective(QueryObjective):
         Whether w is divided by ``|s - t| + 0.01``, unless all scores of the query are equal.
     ndcg_exp_gain : bool, default True
         Whether the gain of a label is ``2**label - 1``, rather than the label.
+    position_bias : PositionBias, optional
+        What rounds have estimated of positions, where ``lambdarank_unbiased`` asks for it.
     """
 
     section: ClassVar[str] = "lambdarank_param"
@@ -91,7 +111,16 @@ class RankingObjective(QueryObjective):
     lambdarank_score_normalization: bool = True
     ndcg_exp_gain: bool = True
     position_bias: PositionBias | None = None
-    """What a model of XGBoost's brings, to be kept in its file."""
+
+    @property
+    def lambdarank_unbiased(self) -> bool:
+        """Return whether pairs are divided by the chances of their positions."""
+        return self.position_bias is not None
+
+    @property
+    def lambdarank_bias_norm(self) -> float:
+        """Return what evens these out."""
+        return NO_NORM if self.position_bias is None else self.position_bias.norm
 
     @property
     def n_pairs(self) -> int:
@@ -104,11 +133,25 @@ class RankingObjective(QueryObjective):
 
     @property
     def query_loss(self) -> QueryLoss:
-        is_top = self.lambdarank_pair_method == "topk"
+        is_top, bias = self.lambdarank_pair_method == "topk", self.position_bias
         return QueryLoss(
             self.pair_weight, self.n_pairs if is_top else 0, 0 if is_top else self.n_pairs, self.ndcg_exp_gain,
             self.lambdarank_normalization, self.lambdarank_score_normalization,
+            positions=0 if bias is None else self.n_pairs if is_top else BIASED_POSITIONS,
+            start=None if bias is None else bias.start(),
         )  # fmt: skip
+
+    def going_on(self, earlier: Objective) -> Self:
+        """See `Objective.going_on`; what is estimated of positions goes on from what the earlier fit has found."""
+        if not isinstance(earlier, RankingObjective) or earlier.position_bias is None or self.position_bias is None:
+            return self
+        return replace(self, position_bias=replace(earlier.position_bias, norm=self.position_bias.norm))
+
+    def with_chances(self, chances: Float32) -> Self:
+        """See `Objective.with_chances`."""
+        assert self.position_bias is not None
+        relevant, irrelevant = chances.tolist()
+        return replace(self, position_bias=PositionBias(tuple(relevant), tuple(irrelevant), self.position_bias.norm))
 
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
@@ -117,20 +160,14 @@ class RankingObjective(QueryObjective):
     def parameters(self) -> dict[str, Any]:
         found = {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}
         del found["position_bias"]
-        return found
-
-    @property
-    def why_not_continued(self) -> str:
-        if self.position_bias is None:
-            return ""
-        return "it corrects for the positions of clicks (lambdarank_unbiased), which daskboost does not"
+        return found | {name: getattr(self, name) for name in ("lambdarank_unbiased", "lambdarank_bias_norm")}
 
     def config(self) -> dict[str, Any]:
         pairs = NOT_SET if self.lambdarank_num_pair_per_sample is None else self.lambdarank_num_pair_per_sample
         bias = self.position_bias
         biases = {} if bias is None else bias.config()
         return {"name": self.name, **biases, self.section: {
-            "lambdarank_bias_norm": "1" if bias is None else bias.norm,
+            "lambdarank_bias_norm": json_number(self.lambdarank_bias_norm),
             "lambdarank_normalization": str(int(self.lambdarank_normalization)),
             "lambdarank_num_pair_per_sample": str(pairs),
             "lambdarank_pair_method": self.lambdarank_pair_method,
@@ -144,9 +181,12 @@ class RankingObjective(QueryObjective):
         given: dict[str, Any] = {name: params.get(name, True) for name in PAIR_FLAGS}
         given["lambdarank_pair_method"] = params.get("lambdarank_pair_method") or "topk"
         given["lambdarank_num_pair_per_sample"] = pairs = params.get("lambdarank_num_pair_per_sample")
+        given["lambdarank_unbiased"] = params.get("lambdarank_unbiased", False)
+        given["lambdarank_bias_norm"] = norm = params.get("lambdarank_bias_norm", NO_NORM)
         check_pairs(given)
         flags: dict[str, Any] = {name: bool(given[name]) for name in PAIR_FLAGS}
-        return cls(given["lambdarank_pair_method"], None if pairs is None else int(pairs), **flags)
+        bias = PositionBias(norm=float(norm)) if given["lambdarank_unbiased"] else None
+        return cls(given["lambdarank_pair_method"], None if pairs is None else int(pairs), **flags, position_bias=bias)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -154,13 +194,15 @@ class RankingObjective(QueryObjective):
         try:
             given: dict[str, Any] = {name: bool(int(found[name])) for name in PAIR_FLAGS if name in found}
             pairs = int(found.get("lambdarank_num_pair_per_sample", NOT_SET))
+            norm = float(found.get("lambdarank_bias_norm", NO_NORM))
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"objective.{cls.section} of the model has a value that is no number") from error
         given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
-        made = cls.from_params({**given, "lambdarank_pair_method": found.get("lambdarank_pair_method")})
-        is_unbiased = str(found.get("lambdarank_unbiased", "0")) != "0"
-        norm = found.get("lambdarank_bias_norm", "1")
-        return replace(made, position_bias=PositionBias.from_config(config, norm) if is_unbiased else None)
+        given["lambdarank_pair_method"] = found.get("lambdarank_pair_method")
+        if str(found.get("lambdarank_unbiased", "0")) == "0":
+            return cls.from_params(given)
+        made = cls.from_params({**given, "lambdarank_unbiased": True, "lambdarank_bias_norm": norm})
+        return replace(made, position_bias=PositionBias.from_config(config, norm))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ LOSS_PARAMETERS = {
     "huber_slope": "objective='reg:pseudohubererror'",
     **dict.fromkeys((
         "lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization",
-        "lambdarank_score_normalization",
+        "lambdarank_score_normalization", "lambdarank_unbiased", "lambdarank_bias_norm",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
     **dict.fromkeys(("querysoftmax_beta", "querysoftmax_lambda"), "objective='querysoftmax'"),
     "ndcg_exp_gain": "objectives 'rank:*' and 'yetirank', and of eval_metric='ndcg' beside any",
@@ -414,11 +414,6 @@ def check_init_model(
         raise ParameterError(
             f"init_model was trained for {model.objective.name!r} with {model.n_outputs} outputs, the fit is "
             f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
-        )
-    if model.objective.why_not_continued:
-        raise ParameterError(
-            f"init_model cannot be continued: {model.objective.why_not_continued}; train a new model, or go on with "
-            "the library that made it"
         )
     if model.trees and model.has_vectors != vectors:
         raise ParameterError(

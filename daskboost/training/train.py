@@ -249,6 +249,8 @@ def make_spec(
     check_rounds(n_rounds, early_stopping_rounds, evals)
     check_data(objective, dtrain, evals)
     check_init_model(init_model, objective, dtrain, params.has_vector_leaves(objective.n_outputs))
+    if init_model is not None:
+        objective = objective.going_on(init_model.objective)
     check_made_with(params, dtrain.made_with)
     check_contradictions(params, objective, [name for _, name in evals])
     check_drawn_queries(params, dtrain.info.has("qid"))
@@ -348,11 +350,12 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
     attributes = {} if init_model is None else {k: v for k, v in init_model.attributes.items() if k not in BEST}
     if progress.best_iteration is not None and progress.best_score is not None:
         attributes |= {"best_iteration": str(progress.best_iteration), "best_score": repr(float(progress.best_score))}
+    objective = spec.objective if progress.chances is None else spec.objective.with_chances(progress.chances)
     return Booster(
         trees=trees,
         tree_outputs=(*(init_model.tree_outputs if init_model is not None else ()), *outputs),
         iteration_indptr=(*pointers, *added),
-        objective=spec.objective.of_model,
+        objective=objective.of_model,
         base_score=progress.base_score,
         schema=dtrain.schema,
         attributes=attributes,

@@ -83,6 +83,7 @@ def outcome(params: dict[str, Any], data: QuantizedDataset, rounds: int = 3) -> 
 LOSSES: dict[str, dict[str, Any]] = {
     "ndcg": {"objective": "rank:ndcg"}, "map": {"objective": "rank:map"},
     "drawn": {"objective": "rank:pairwise", "lambdarank_pair_method": "mean"}, "no ranking": {},
+    "clicks": {"objective": "rank:ndcg", "lambdarank_unbiased": True, "lambdarank_num_pair_per_sample": 300},
 }  # fmt: skip
 
 

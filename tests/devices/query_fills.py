@@ -52,6 +52,28 @@ def fill(loss: QueryLoss, rows: tuple[Any, ...], runtime: Runtime | None) -> tup
     return to_host(g), to_host(h)
 
 
-def check_bits(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
+def rounds(loss: QueryLoss, rows: tuple[Any, ...], runtime: Runtime | None, n: int = 3) -> list[tuple[Any, ...]]:
+    """Return g, h and the chances of positions of rounds whose scores move as far as gradients say."""
+    qid, label, margin, weight = rows
+    found, told = QueryRows.of(qid, label, weight), []
+    ids = found.order.astype(np.uint64) + 5 if loss.drawn else np.empty(0, np.uint64)
+    queries, pool = Queries(found.order, found.begins, found.label, ids, found.factors(by_weight=True)), Threads(1)
+    filling = QueryLoops(loss, queries, pool) if runtime is None else QueryKernels(runtime, loss, queries)
+    xp: Any = np if runtime is None else runtime.xp
+    for number in range(n):
+        g, h = xp.zeros(len(qid), np.float32), xp.zeros(len(qid), np.float32)
+        filling.fill(np.uint64(KEY + number), xp.asarray(margin), g, h)
+        filling.learn(_alone)
+        told.append(tuple(map(to_host, (g, h, filling.chances))))
+        margin = margin - np.float32(0.0625) * told[-1][0] / (told[-1][1] + 1)
+    pool.close()
+    return told
+
+
+def _alone(costs: Any) -> None:
+    """Add nothing: there is one engine."""
+
+
+def check_bits(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from devices.query_fills import KEY, check_bits, fill, make_rows
+from devices.query_fills import KEY, check_bits, fill, make_rows, rounds
 from kernels.runtimes import RUNTIMES
 from reference.ranking import ranking_gradients
 from strategies.pairs import pairs_of
@@ -16,7 +17,7 @@ from strategies.pairs import pairs_of
 from daskboost.devices.gpu.rows.queries import block_size
 from daskboost.devices.gpu.rows.query_order import most_block_rows
 from daskboost.devices.gpu.runtime.launches import Runtime
-from daskboost.devices.losses import PairWeight, QueryLoss
+from daskboost.devices.losses import PairWeight, PositionStart, QueryLoss
 
 WEIGHTS = (PairWeight.ONE, PairWeight.NDCG, PairWeight.MAP)
 MakeRuntime = Callable[[], Runtime] | None
@@ -92,6 +93,27 @@ def test_all_pairs(weighted: bool, runtime: Runtime) -> None:
         factor = norm * (1.0 if weight is None else weight[at[0]])
         np.testing.assert_allclose(found[0][at], factor * pull.sum(1), rtol=1e-5, atol=1e-4)
         np.testing.assert_allclose(found[1][at], factor * bend.sum(1), rtol=1e-5, atol=1e-5)
+
+
+CLICKS = pairs_of({
+    "weight": WEIGHTS, "pairs": ((32, 0), (8, 0), (200, 0), (0, 1), (0, 3)), "normalized": (True, False),
+    "by_score": (True, False), "weighted": (True, False), "ties": ("none", "some", "all"), "power": (0.5, 1.0),
+    "large": (False, True),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLICKS, ids=lambda case: "-".join(map(str, case.values())))
+def test_chances_of_positions(case: dict[str, Any], runtime: Runtime) -> None:
+    """Rounds have the bits of the CPU's, in queries of a block and of tiles."""
+    loss = replace(
+        make_loss({**case, "exponential": True}), positions=case["pairs"][0] or 32,
+        start=PositionStart((1.0, 0.75), (1.0, 0.5), case["power"]),
+    )  # fmt: skip
+    rows = make_rows(loss, (*SIZES, 2100) if case["large"] else SIZES, case["ties"], case["weighted"])
+    expected = rounds(loss, rows, None)
+    for found, own in zip(rounds(loss, rows, runtime), expected, strict=True):
+        check_bits(found, own)
+    assert np.ptp(expected[-1][2]) > 0.1 and not np.array_equal(expected[0][2], expected[1][2])
 
 
 @pytest.mark.parametrize("n", [20, 2100])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,62 @@ from daskboost.dtypes import Float64
 from daskboost.hashing import draws
 
 
+class Positions:
+    """Chances of clicks by position, and what the pairs of a round cost at each, divided by the other row's chance."""
+
+    def __init__(self, n: int, norm: float) -> None:
+        self.relevant, self.irrelevant = np.ones(n), np.ones(n)
+        self.norm, self.n = norm, n
+        self._costs = np.zeros((2, n))
+
+    def divisor(self, high: int, low: int) -> float:
+        """Return what a pair of rows at two positions is divided by, the first of which has the larger label."""
+        if max(high, low) >= self.n or 0 in (self.relevant[high], self.irrelevant[low]):
+            return 1.0
+        return float(clipped(self.relevant[high]) * clipped(self.irrelevant[low]))
+
+    def add(self, high: int, low: int, cost: float) -> None:
+        """Add what a pair of two positions costs to both."""
+        if max(high, low) < self.n:
+            self._costs[0, high] += cost / clipped(self.irrelevant[low]) if self.irrelevant[low] else 0.0
+            self._costs[1, low] += cost / clipped(self.relevant[high]) if self.relevant[high] else 0.0
+
+    def learn(self) -> None:
+        """Take the chances that the costs of a round tell."""
+        for chances, costs in zip((self.relevant, self.irrelevant), self._costs, strict=True):
+            if self.n and costs[0] > 0:
+                chances[:] = (costs / costs[0]) ** (1 / (1 + self.norm))
+        self._costs[:] = 0
+
+
+def clipped(chance: float) -> float:
+    """Return what a chance divides by."""
+    return min(max(chance, 2.0**-13), 2.0**13)
+
+
 def ranking_gradients(
-    loss: QueryLoss, qid: Any, label: Any, margin: Any, weight: Any = None, key: int = 0, ids: Any = None
-) -> tuple[Float64, Float64]:
+    loss: QueryLoss, qid: Any, label: Any, margin: Any, weight: Any = None, key: int = 0, ids: Any = None,
+    positions: Positions | None = None,
+) -> tuple[Float64, Float64]:  # fmt: skip
     """Return g and h of rows of any order; rows of weight 0 are of no query. `key` : that of the round's draws. `ids` :
-    global ids, by default the rows' places."""
+    global ids, by default the rows' places. `positions` : what pairs are divided by, which learn from them."""
     g, h = np.zeros(len(label)), np.zeros(len(label))
     counted = np.ones(len(label), bool) if weight is None else np.asarray(weight) > 0
     queries = [np.flatnonzero((qid == query) & counted) for query in np.unique(qid[counted])]
     own = [1.0 if weight is None else float(weight[rows[0]]) for rows in queries]
-    of_one = query_gradients if loss.orders is None else order_gradients
+    positions = positions or Positions(0, 0.0)
+    of_one = partial(query_gradients, positions) if loss.orders is None else order_gradients
     for rows, of_query in zip(queries, own, strict=True):
         found = np.array(of_one(loss, label[rows], margin[rows], rows if ids is None else ids[rows], key))
         g[rows], h[rows] = found * of_query * len(queries) / sum(own)
+    positions.learn()
     return g, h
 
 
-def query_gradients(loss: QueryLoss, label: Any, margin: Any, rows: Any, key: int) -> tuple[Float64, Float64]:
-    """Return g and h of the rows of one query."""
+def query_gradients(
+    positions: Positions, loss: QueryLoss, label: Any, margin: Any, rows: Any, key: int
+) -> tuple[Float64, Float64]:
+    """Return g and h of the rows of one query, in the order of their positions."""
     n = len(label)
     order = sorted(range(n), key=lambda i: (-margin[i], i))
     g, h, sizes = np.zeros(n), np.zeros(n), 0.0
@@ -43,6 +82,8 @@ def query_gradients(loss: QueryLoss, label: Any, margin: Any, rows: Any, key: in
         if loss.by_score and margin[order[0]] != margin[order[-1]]:
             change /= abs(difference) + 0.01
         chance = 1 / (1 + math.exp(-difference))
+        positions.add(order[high], order[low], change * float(np.logaddexp(0, difference)))
+        change /= positions.divisor(order[high], order[low])
         g[order[high]] -= (1 - chance) * change
         g[order[low]] += (1 - chance) * change
         h[[order[high], order[low]]] += loss.curvature * max(chance * (1 - chance), 1e-16) * change

@@ -130,7 +130,7 @@ PLACES: dict[str, Callable[..., Any]] = {
     ("from_dask", "enable_categorical", "columns of texts and categories are always taken as such"),
     ("from_dask", "learning_rate", r"give it to train, in params: \{'learning_rate': ...\}"),
     ("from_dask", "eval_group", "give the query of each row in its place"),
-    ("train", "lambdarank_unbiased", "positions of clicks are not corrected for"),
+    ("train", "lambdarank_unbiased", r"give it in params: \{'lambdarank_unbiased': ...\}"),
     ("train", "qid", "give qid, the query of each row, to fit of DaskBoostRanker"),
 ])  # fmt: skip
 def test_other_words_are_explained(place: str, word: str, message: str, data: QuantizedDataset) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from training.test_ranking_fits import WHERE, emulate, make_data
 
 from daskboost import Booster, DaskBoostRanker, QuantizedDataset, plan, train
 from daskboost.devices.gpu.runtime import cuda
-from daskboost.errors import DataError, ModelFormatError, ParameterError
-from daskboost.objectives.objective_names import make_objective, objective_from_config
+from daskboost.errors import DataError, ParameterError
+from daskboost.objectives.objective_names import make_objective
 from daskboost.objectives.pair_logit import PairLogit
 
 NAMES = ("querysoftmax", "queryrmse", "pairlogit")
@@ -113,28 +113,3 @@ def test_bad_input_is_refused(params: dict[str, Any], added: float, error: type[
         train(params, QuantizedDataset(rows["X"], rows["y"] + added, qid=rows["qid"]), 1)
     with pytest.raises(DataError, match="make it with qid"):
         train({"objective": "queryrmse"}, QuantizedDataset(rows["X"], rows["y"]), 1)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("form", ["json", "ubj"])
-def test_models_that_correct_for_positions_are_kept_but_not_continued(form: Literal["json", "ubj"]) -> None:
-    rows = make_data(300, weighted=False, large=False)
-    order = np.argsort(rows["qid"], kind="stable")
-    matrix = xgboost.DMatrix(rows["X"][order], rows["y"][order], qid=rows["qid"][order])
-    given = {"objective": "rank:ndcg", "lambdarank_unbiased": True, "lambdarank_bias_norm": 2, "nthread": 1}
-    theirs = xgboost.train({**given, "lambdarank_num_pair_per_sample": 4}, matrix, 3)
-    model = Booster.from_bytes(bytes(theirs.save_raw(form)))
-    np.testing.assert_allclose(model.predict(rows["X"][order]), theirs.predict(matrix), rtol=1e-6, atol=1e-7)
-    for again in ("json", "ubj"):
-        loaded = xgboost.Booster(model_file=bytearray(model.to_bytes(again)))
-        kept, before = (json.loads(each.save_config())["learner"]["objective"] for each in (loaded, theirs))
-        assert kept == before and len(kept["ti+"]) == 4 and kept["ti+"][1] != 1
-    data = QuantizedDataset(rows["X"], rows["y"], qid=rows["qid"])
-    with pytest.raises(ParameterError, match="init_model cannot be continued: it corrects for the positions of clicks"):
-        train({"objective": "rank:ndcg"}, data, 1, init_model=model)
-
-
-def test_damaged_biases_of_positions_are_refused() -> None:
-    for bad in ({}, {"ti+": [1.0]}, {"ti+": ["x"], "tj-": [1.0]}, {"ti+": 3, "tj-": [1.0]}):
-        with pytest.raises(ModelFormatError, match=r"objective.ti\+ and .tj- of the model are no numbers"):
-            objective_from_config({"name": "rank:map", "lambdarank_param": {"lambdarank_unbiased": "1"}, **bad})

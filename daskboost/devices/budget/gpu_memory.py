@@ -23,6 +23,7 @@ from daskboost.devices.gpu.rows.metrics import (
     sum_shapes,
 )
 from daskboost.devices.gpu.rows.moved_rows import gradient_shapes, score_shapes
+from daskboost.devices.gpu.rows.positions import position_shapes
 from daskboost.devices.gpu.rows.queries import block_size, large_shapes, row_shapes
 from daskboost.devices.gpu.rows.query_lists import large_parts, list_shapes
 from daskboost.devices.gpu.rows.query_order import TILE, BlockSize, most_block_rows, padded, sort_shapes
@@ -262,7 +263,13 @@ def _query_bytes(size: FitSize, loss: AnyQueryLoss, counts: QueryCounts) -> int:
     n_rows, n_queries, n_tiles = _large_queries(size, counts, block_size(loss))
     known = bytes_of(row_shapes(loss, counts.n_rows, counts.n_queries, counts.most)) + 4 * counts.n_queries
     large = bytes_of(large_shapes(loss, n_rows, n_queries, n_tiles, size.train.n_rows))
-    return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds
+    positions = bytes_of(position_shapes(_n_positions(loss, counts)))
+    return known + large + bytes_of(sort_shapes(n_rows, n_tiles)) + 8 * size.n_rounds + positions
+
+
+def _n_positions(loss: AnyQueryLoss | None, counts: QueryCounts) -> int:
+    """Return the positions whose chances a loss estimates, of which the largest query has so many."""
+    return 0 if loss is None else min(loss.positions, counts.most)
 
 
 def _large_queries(size: FitSize, counts: QueryCounts, of_blocks: BlockSize) -> tuple[int, int, int]:
@@ -376,10 +383,11 @@ def _best_first_growth(size: FitSize) -> Growth:
 
 
 def _kept_bytes(size: FitSize, capacity: int) -> int:
-    """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, of what rounds differ
-    in, and of the features that trees may use."""
+    """Return the bytes of trees of so many nodes that wait to be fetched, of metrics and estimates beside them, of what
+    rounds differ in, and of the features that trees may use."""
     metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
-    of_round = size.n_trees * tables_bytes(1, capacity, size.width, size.sets.width) + metrics
+    estimates = 8 * _n_positions(size.query_loss, size.queries.joined(size.n_engines)) if size.queries else 0
+    of_round = size.n_trees * tables_bytes(1, capacity, size.width, size.sets.width) + metrics + estimates
     of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
     waiting = rounds_that_wait(size.n_rounds, of_round) * of_round
     return waiting + bytes_of(round_shapes(size.n_rounds)) + size.n_trees * of_features

@@ -83,6 +83,13 @@ def logarithms_of_one_plus(values: Float64, logs: Float64) -> None:
         logs[i] = found + lost if found - found == 0 else found  # infinities and NaN stay
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def logarithm_of_one_plus(x: float) -> float:
+    """Return what `logarithms_of_one_plus` does of one number, at least 0 and finite."""
+    total = 1.0 + x
+    return _of_any(total) + (x - (total - 1.0)) / total
+
+
 @njit(cache=True, nogil=True)
 def narrow_into(sums: Int64, out: Int32) -> bool:
     """Copy flat int64 sums to int32; False, with `out` unfinished, at the first one that does not fit."""

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
-from daskboost.devices.cpu.arithmetic import logarithms
+from daskboost.devices.cpu.arithmetic import logarithm_of_one_plus, logarithms
 from daskboost.devices.cpu.gradients import row_bits
 from daskboost.devices.cpu.losses import _exp
+from daskboost.devices.cpu.positions import IRRELEVANT, RELEVANT, Positions, Ratios, add_cost, no_ratios
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.dtypes import Float32, Float64, Int64, UInt64
+from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64
 
 LN_2 = math.log(2.0)
 LEAST_HESSIAN = np.float32(1e-16)
@@ -34,6 +35,9 @@ MOST_DIFFERENCE = np.float32(1e30)
 MOST_RANGE = np.float32(32)
 """Queries whose scores differ by more are wide: exp is computed for each of their pairs rather than for each row, as
 the lowest scores would lose too many bits when the highest one is taken away."""
+MOST_COST = np.float32(64)
+"""Larger differences of scores count as this one in costs of positions that they do not divide, so that sums have
+room."""
 MOST_LABELS = 32
 """Labels that have an exponential gain, from 0 on: XGBoost's. Larger gains would hide all others."""
 SUM_BITS = 61
@@ -84,6 +88,8 @@ class PairRule(NamedTuple):
     both places' discounts, or times the change of a sum of precisions."""
     curvature: float
     """What second derivatives are multiplied by."""
+    ratios: Ratios
+    """What pairs are multiplied by for their positions."""
 
 
 class Ranked(NamedTuple):
@@ -100,6 +106,9 @@ class Ranked(NamedTuple):
     """The same where the higher row has less gain."""
     sums: Int64
     """Sums of g and h, shape (rows, 2)."""
+    ratio: Float32
+    """What pairs are multiplied by for the position of each row where it has the larger gain, and where it has the
+    smaller one; shape (2, rows)."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -139,6 +148,15 @@ def change_of(rows: Ranked, first: int, second: int) -> float:
     """Return what a swap of two places changes, but for the gains."""
     places = rows.above if rows.gain[first] > rows.gain[second] else rows.below
     return float(abs(places[first] - places[second]))
+
+
+class PairHow(NamedTuple):
+    """How the pairs of a query are computed."""
+
+    by_score: bool
+    """Whether what a pair counts is divided by the difference of its scores."""
+    is_wide: bool
+    """Whether scores differ by more than `MOST_RANGE`."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -186,31 +204,86 @@ def add_pull(rows: Ranked, a: int, b: int, weight: np.float32, by_score: bool, i
 
 
 @njit(inline="always", error_model="numpy")
-def _add_pair(
-    rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool, is_wide: bool
-) -> np.int64:
-    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
-    first, second = min(a, b), max(a, b)
-    if rows.gain[first] == rows.gain[second]:
-        return np.int64(0)
+def _weight_of(rows: Ranked, rule: PairRule, first: int, second: int, worth: np.float32) -> np.float32:
+    """Return what a pair of places with different gains counts, whatever its scores."""
     weight = worth
     if rule.weight != _ONE:
         weight *= np.float32(change_of(rows, first, second))
     if rule.weight == _NDCG:
         weight *= abs(rows.gain[first] - rows.gain[second])
-    return add_pull(rows, first, second, weight, by_score, is_wide)
+    return weight
 
 
-@uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
-def _add_top(
-    rows: Ranked, rule: PairRule, n: int, worth: np.float32, by_score: bool, is_wide: bool
+@njit(inline="always", error_model="numpy")
+def _add_pair(
+    rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, how: PairHow, by_position: bool
 ) -> np.int64:
-    """Add the pairs of the first rows with all that come after each."""
-    total = np.int64(0)
-    for a in range(min(rule.top, n)):
-        for b in range(a + 1, n):
-            total += _add_pair(rows, rule, a, b, worth, by_score, is_wide)
-    return total
+    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
+    first, second = min(a, b), max(a, b)
+    if rows.gain[first] == rows.gain[second]:
+        return np.int64(0)
+    weight = _weight_of(rows, rule, first, second, worth)
+    if by_position:
+        is_right = rows.gain[first] > rows.gain[second]
+        high, low = (first, second) if is_right else (second, first)
+        ratio = rows.ratio[RELEVANT, high] * rows.ratio[IRRELEVANT, low]
+        weight *= ratio if ratio > 0 else _1
+    return add_pull(rows, first, second, weight, how.by_score, how.is_wide)
+
+
+def _top_loop(by_position: bool) -> Callable[[Ranked, PairRule, int, np.float32, PairHow], np.int64]:
+    """Return what adds the pairs of the first rows with all that come after each, multiplied for their positions if
+    that is asked for: compiled for each case, since to ask takes half as long as a pair."""
+
+    @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
+    def add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, how: PairHow) -> np.int64:
+        total = np.int64(0)
+        for a in range(min(rule.top, n)):
+            for b in range(a + 1, n):
+                total += _add_pair(rows, rule, a, b, worth, how, by_position)
+        return total
+
+    added: Callable[[Ranked, PairRule, int, np.float32, PairHow], np.int64] = add_top
+    return added
+
+
+_add_top, _add_top_by_position = _top_loop(False), _top_loop(True)
+
+
+@njit(inline="always", error_model="numpy")
+def _cost_of(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> float:
+    """Return what positions are judged by of a pair of places with different gains: what it counts, times
+    ``log(1 + exp(s - t))``, s being the score of the row of more gain."""
+    first, second = min(a, b), max(a, b)
+    weight = np.float64(_weight_of(rows, rule, first, second, worth))
+    is_ahead = (rows.gain[first] > rows.gain[second]) == (rows.score[first] >= rows.score[second])
+    difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE if by_score else MOST_COST)
+    cost = logarithm_of_one_plus(np.float64(_exp(-difference)))
+    if is_ahead:
+        cost += np.float64(difference)
+    return weight * (cost / np.float64(difference + SCORE_UNIT) if by_score else cost)
+
+
+@njit(nogil=True, error_model="numpy")
+def _add_top_costs(
+    rows: Ranked, rule: PairRule, place: Int64, worth: np.float32, by_score: bool
+) -> None:
+    """Add the costs of the pairs that `_add_top` has of rows at positions to those of positions; `place` : of rows."""
+    ratios = rule.ratios
+    n = min(len(place), ratios.of_chances.shape[1])
+    sums = np.zeros((2, n))
+    for row in range(n):
+        for other in range(row + 1, n):
+            a, b = place[row], place[other]
+            if min(a, b) >= rule.top or rows.gain[a] == rows.gain[b]:
+                continue
+            cost = _cost_of(rows, rule, a, b, worth, by_score)
+            high, low = (row, other) if rows.gain[a] > rows.gain[b] else (other, row)
+            sums[RELEVANT, high] += cost * np.float64(ratios.of_chances[IRRELEVANT, low])
+            sums[IRRELEVANT, low] += cost * np.float64(ratios.of_chances[RELEVANT, high])
+    for row in range(n):
+        for side in range(2):
+            add_cost(ratios.costs, side, row, sums[side, row])
 
 
 class Drawn(NamedTuple):
@@ -228,10 +301,11 @@ class Drawn(NamedTuple):
 
 @uncounted(error_model="numpy")
 def _add_drawn(
-    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, by_score: bool, is_wide: bool
+    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, own_worth: np.float32, how: PairHow
 ) -> np.int64:
-    """Add pairs of each row with rows of other labels, drawn by hashes."""
+    """Add pairs of each row with rows of other labels, drawn by hashes, and the costs of those at positions."""
     n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
+    ratios, n_positions = rule.ratios, rule.ratios.of_chances.shape[1]
     begin = 0
     while begin < n:
         end = begin + 1
@@ -245,7 +319,13 @@ def _add_drawn(
                     bits = row_bits(row_bits(drawn.key, drawn.ids[row]), np.uint64(draw))
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
                     other = by_label[other if other < begin else other + (end - begin)]
-                    total += _add_pair(rows, rule, drawn.place[row], drawn.place[other], worth, by_score, is_wide)
+                    a, b = drawn.place[row], drawn.place[other]
+                    total += _add_pair(rows, rule, a, b, worth, how, n_positions > 0)
+                    if max(row, other) < n_positions:
+                        cost = _cost_of(rows, rule, a, b, own_worth, how.by_score)
+                        high, low = (row, other) if rows.gain[a] > rows.gain[b] else (other, row)
+                        add_cost(ratios.costs, RELEVANT, high, cost * np.float64(ratios.of_chances[IRRELEVANT, low]))
+                        add_cost(ratios.costs, IRRELEVANT, low, cost * np.float64(ratios.of_chances[RELEVANT, high]))
         begin = end
     return total
 
@@ -291,6 +371,14 @@ def place_rows(rows: Ranked, rule: PairRule, gain: Float32, score: Float32, orde
 
 
 @njit(nogil=True, error_model="numpy")
+def _place_ratios(rows: Ranked, ratios: Float32, place: Int64) -> None:
+    """Fill what pairs are multiplied by for the positions of a query's rows; `place` : of these."""
+    for row in range(len(place)):
+        for side in range(2):
+            rows.ratio[side, place[row]] = ratios[side, row] if row < ratios.shape[1] else np.float32(0.0)
+
+
+@njit(nogil=True, error_model="numpy")
 def largest_query(begins: Int64, first: int, last: int) -> int:
     """Return the rows of the largest query of `[first, last)`."""
     most = 0
@@ -304,7 +392,7 @@ def room_for(n: int) -> Ranked:
     """Return arrays for the rows of a query of so many."""
     return Ranked(
         np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n),
-        np.empty((n, 2), np.int64),
+        np.empty((n, 2), np.int64), np.empty((2, n), np.float32),
     )  # fmt: skip
 
 
@@ -336,8 +424,8 @@ def fill_queries(
     queries: Queries, rule: PairRule, key: np.uint64, margin: Float32, g: Float32, h: Float32, first: int, last: int
 ) -> None:
     """Write the gradients of the rows of queries `[first, last)` to their places; NaN where a query's scores are not
-    finite. `margin`, `g` and `h` : of all rows, shape (rows,)."""
-    begins = queries.begins
+    finite. `margin`, `g` and `h` : of all rows, shape (rows,). Costs of positions are added to those of the rule."""
+    begins, ratios, n_positions = queries.begins, rule.ratios, rule.ratios.of_chances.shape[1]
     rows = room_for(largest_query(begins, first, last))
     for query in range(first, last):
         begin, end = begins[query], begins[query + 1]
@@ -345,20 +433,29 @@ def fill_queries(
         scores = margin[places]
         if not has_pairs(rule, query, places, scores, g, h):
             continue
-        scale, worth, order = rule.scale[query], rule.worth[query], order_of(scores)
+        shrink, order = ratios.shrink[min(n, n_positions)], order_of(scores)
+        scale, worth = rule.scale[query] * shrink, rule.worth[query] * np.float32(shrink)
+        own_worth = np.float32(np.float64(worth) / scale)
         place_rows(rows, rule, rule.gain[begin:end], scores, order)
-        by_score = rule.by_score and rows.score[0] != rows.score[n - 1]
-        is_wide = rows.score[0] - rows.score[n - 1] > MOST_RANGE
+        by_score, place_of = rule.by_score and rows.score[0] != rows.score[n - 1], np.empty(n, np.int64)
+        how = PairHow(by_score, rows.score[0] - rows.score[n - 1] > MOST_RANGE)
         for place in range(n):
             rows.odds[place] = _exp(rows.score[place] - rows.score[0])
-        if rule.top > 0:
-            total = _add_top(rows, rule, n, worth, by_score, is_wide)
-        else:
-            label, place_of = queries.label[begin:end], np.empty(n, np.int64)
+        if n_positions > 0 or rule.drawn > 0:
             place_of[order] = np.arange(n)
+        if n_positions > 0:
+            _place_ratios(rows, ratios.of_chances, place_of)
+        if rule.top > 0:
+            if n_positions == 0:
+                total = _add_top(rows, rule, n, worth, how)
+            else:
+                total = _add_top_by_position(rows, rule, n, worth, how)
+                _add_top_costs(rows, rule, place_of, own_worth, by_score)
+        else:
+            label = queries.label[begin:end]
             by_label = np.argsort(-label, kind="mergesort")
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
-            total = _add_drawn(rows, rule, drawn, worth, by_score, is_wide)
+            total = _add_drawn(rows, rule, drawn, worth, own_worth, how)
         factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
         write_gradients(rows.sums, places[order], scale, factor, rule.curvature, g, h)
 
@@ -417,7 +514,7 @@ def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
     rule = PairRule(
         int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
         np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
-        loss.curvature,
+        loss.curvature, no_ratios(0),
     )  # fmt: skip
     _weigh_pairs(label, begins, rule, gains, ideal, 0 if orders is None else orders.neighbors)
     return rule
@@ -451,7 +548,8 @@ class QueryLoops:
 
     def __init__(self, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
         self._threads, self._rule = threads, pair_rule(loss, queries.label, queries.begins)
-        self._fill: Callable[..., None] = partial(fill_queries, queries, self._rule)
+        self._positions = Positions(loss.start, loss.positions)
+        self._fill: Callable[..., None] = partial(self._fill_pairs, queries)
         self._tasks: Sequence[tuple[int, int]] = query_tasks(queries.begins, loss.pairs_a_row, threads.count)
 
     def fill(self, key: np.uint64, margin: Float32, g: Float32, h: Float32) -> None:
@@ -460,3 +558,20 @@ class QueryLoops:
             partial(self._fill, key, margin, g, h, first, last)
             for first, last in self._tasks
         ])  # fmt: skip
+
+    def _fill_pairs(
+        self, queries: Queries, key: np.uint64, margin: Float32, g: Float32, h: Float32, first: int, last: int
+    ) -> None:
+        """Do what `fill_queries` does, and add the costs that it finds to those of all threads."""
+        ratios = self._positions.of_thread()
+        fill_queries(queries, self._rule._replace(ratios=ratios), key, margin, g, h, first, last)
+        self._positions.add(ratios.costs)
+
+    @property
+    def chances(self) -> Float32:
+        """Return the chances of positions as they are now, float32 of shape (2, positions)."""
+        return self._positions.chances
+
+    def learn(self, add_up: Callable[[Array], None]) -> None:
+        """See `Positions.learn`."""
+        self._positions.learn(add_up)

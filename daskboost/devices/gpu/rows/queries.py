@@ -5,6 +5,7 @@ Nothing here waits for the device, and nothing is allocated once objects are mad
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
+from daskboost.devices.gpu.rows.positions import PositionKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.rows.query_order import (
     MOST_WARPS,
@@ -28,7 +30,7 @@ from daskboost.devices.gpu.rows.query_order import (
 )
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, make_arrays, overwrite, to_device
 from daskboost.devices.losses import PairWeight, QueryLoss
-from daskboost.dtypes import Float32, Int64, UInt32, UInt64, flat
+from daskboost.dtypes import Array, Float32, Int64, UInt32, UInt64, flat
 
 PART_ROWS = 512
 """Rows of a tile that a block adds the pairs of, in `PART_THREADS` threads."""
@@ -48,7 +50,7 @@ def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
     if loss.orders is not None:
         return (32 + 8 * _has_aboves(loss)) * room(n_rows)
-    of_row = 24 + 8 * _has_aboves(loss) + 20 * (loss.drawn > 0)
+    of_row = 24 + 8 * _has_aboves(loss) + (20 if loss.drawn else 4 * (loss.positions > 0))
     return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
 
 
@@ -79,11 +81,11 @@ def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all
             "of_tiles": ((n_tiles * (loss.weight != PairWeight.NDCG), 2), np.int64),
             "firsts": ((n_queries * has_firsts, 2), np.int32), "noisy": ((all_rows * (n_tiles > 0),), np.float32),
         }  # fmt: skip
-    of_map, of_drawn = loss.weight == PairWeight.MAP, loss.drawn > 0
+    of_map, has_place = loss.weight == PairWeight.MAP, loss.drawn > 0 or loss.positions > 0
     return {
         "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows, 4), np.float32),
         "aboves": ((n_rows * of_map,), np.float64), "of_tiles": ((n_tiles * of_map, 2), np.int64),
-        "place": ((n_rows * of_drawn,), np.uint32),
+        "place": ((n_rows * has_place,), np.uint32),
     }  # fmt: skip
 
 
@@ -100,7 +102,10 @@ class QueryKernels:
 
     def __init__(self, runtime: Runtime, loss: QueryLoss, queries: Queries) -> None:
         self.runtime, self._loss = runtime, loss
-        self._variant = {"WEIGHT": int(loss.weight), "DRAWN": int(loss.drawn > 0)}
+        self._variant = {
+            "WEIGHT": int(loss.weight), "DRAWN": int(loss.drawn > 0), "BY_POSITION": int(loss.positions > 0),
+        }  # fmt: skip
+        self._positions = PositionKernels(runtime, loss.start, loss.positions)
         sizes = np.diff(queries.begins)
         rule = pair_rule(loss, queries.label, queries.begins)
         self._held = make_arrays(runtime, row_shapes(loss, len(queries.label), len(sizes), len(rule.steps)))
@@ -132,11 +137,20 @@ class QueryKernels:
         tables = [held[name] for name in ("order", "begins", "gains", "steps", "scales", "worths", "factors")]
         for each in self._sorted.blocks:
             self.runtime.kernel("queries", "fill_queries", **self._variant)(
-                len(each.which), each.threads, each.which, *tables, *rules, *self._draws, margin, g, h,
-                shared_bytes=each.shared_bytes,
+                len(each.which), each.threads, each.which, *tables, *rules, *self._draws, *self._positions.arguments,
+                margin, g, h, shared_bytes=each.shared_bytes,
             )  # fmt: skip
         if self._sorted.large is not None:
             self._fill_large(self._sorted.large, margin, g, h)
+
+    @property
+    def chances(self) -> DeviceArray:
+        """Return the chances of positions as they are now, float32 of shape (2, positions)."""
+        return self._positions.chances
+
+    def learn(self, add_up: Callable[[Array], None]) -> None:
+        """See `PositionKernels.learn`."""
+        self._positions.learn(add_up)
 
     def _tables(self, queries: Queries, rule: PairRule) -> dict[str, npt.NDArray[Any]]:
         """Return what is known of rows and queries for all rounds, by the names of `row_shapes`."""
@@ -155,6 +169,7 @@ class QueryKernels:
         """Enqueue the gradients of large queries."""
         held, own, loss = self._held, self._of_large, self._loss
         begins, keys = held["begins"], large.sorted_keys(held["begins"], held["order"], margin)
+        positions = self._positions.arguments
 
         def launch(name: str, *arguments: DeviceArray | float | None, parts: int = 1, threads: int = THREADS) -> None:
             kernel = self.runtime.kernel("queries", name, **self._variant)
@@ -168,12 +183,17 @@ class QueryKernels:
         )  # fmt: skip
         launch(
             "add_pairs", begins, keys, own["by_place"], own["aboves"], held["steps"], held["scales"], held["worths"],
-            loss.top, loss.drawn, int(loss.by_score), own["place"], *self._draws, own["sums"], own["totals"],
-            parts=TILE // PART_ROWS, threads=PART_THREADS,
+            loss.top, loss.drawn, int(loss.by_score), own["place"], *self._draws, *positions, own["sums"],
+            own["totals"], parts=TILE // PART_ROWS, threads=PART_THREADS,
         )  # fmt: skip
+        if loss.positions and loss.top:
+            launch(
+                "add_costs", keys, own["by_place"], own["aboves"], held["steps"], held["scales"], held["worths"],
+                loss.top, int(loss.by_score), own["place"], *positions,
+            )  # fmt: skip
         launch(
             "write_rows", begins, held["order"], keys, held["scales"], held["factors"], loss.curvature,
-            loss.drawn, int(loss.normalized), own["sums"], own["totals"], g, h,
+            loss.drawn, int(loss.normalized), *positions[1:3], own["sums"], own["totals"], g, h,
         )  # fmt: skip
 
 
@@ -188,16 +208,19 @@ class QueryChunk:
     margin : float32, shape (rows,)
     moved : MovedRows, optional
         Where some rows' gradients are computed on other GPUs.
+    learn : Callable
+        Enqueues what follows from the gradients for those of the next round; collective.
     """
 
     def __init__(self, kernels: QueryKernels | ListKernels | PairKernels, stored: StoredChunk, margin: DeviceArray,
-                 moved: MovedRows | None) -> None:  # fmt: skip
-        self._stored, self._margin = stored, margin
+                 moved: MovedRows | None, learn: Callable[[], None]) -> None:  # fmt: skip
+        self._stored, self._margin, self._learn = stored, margin, learn
         self._fill = kernels.fill_next if moved is None else partial(moved.fill, kernels.fill_next)
 
     def find_range(self, tops: DeviceArray) -> None:
         g, h = self._stored.stored()
         self._fill(self._margin, flat(g), flat(h))
+        self._learn()
         self._stored.find_range(tops)
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
