@@ -12,7 +12,7 @@
 //   add_costs     costs of pairs -> those of positions
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
-// budget: fill_queries registers=96+(WEIGHT==2)*24 shared=24+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=96+(WEIGHT==2)*(24+8*BY_POSITION) shared=24+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64+16*(WEIGHT==2) shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=128 shared=0
@@ -414,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     __syncthreads();
     const double factor = factor_of({scale, factors[query], drawn, is_normalized}, static_cast<i64>(total));
 #if DRAWN
-    for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
+    for (i32 i = threadIdx.x; i < n_again; i += blockDim.x) {
         const u32 row = order[begin + static_cast<u32>(keys[i])];
         g[row] = gradient_of(static_cast<i64>(sums[2 * i]), scale, factor);
         h[row] = gradient_of(static_cast<i64>(sums[2 * i + 1]), scale, factor * curvature);
@@ -451,8 +451,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_shares(
     write_shares<THREADS>(own, of_tiles, blockIdx.x, storage);
 }
 
+#define PLACE_BLOCKS (1 + (WEIGHT != MAP))  // of a multiprocessor at least: with two, some would spill registers
 // Gains by place, and zeros as sums; `aboves` and `of_tiles` of MAP only; `place` of each row, of DRAWN or BY_POSITION.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) place_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, PLACE_BLOCKS) place_rows(
     const Tile* __restrict__ tiles, const i64* __restrict__ begins, const u64* __restrict__ keys,
     const float* __restrict__ gains, const double* __restrict__ steps, const i64* __restrict__ of_tiles,
     Place* __restrict__ by_place, double* __restrict__ aboves, u32* __restrict__ place, u64* __restrict__ sums,

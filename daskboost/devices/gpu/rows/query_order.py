@@ -35,7 +35,7 @@ STATIC_BYTES = 512
 
 @dataclass(frozen=True)
 class BlockSize:
-    """Of the blocks that have queries."""
+    """How large blocks are that have queries."""
 
     bytes_of: Callable[[int], int]
     """Bytes of dynamic shared memory of one that has a query of so many rows."""
