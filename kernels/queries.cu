@@ -12,7 +12,7 @@
 //   add_costs     costs of pairs -> those of positions
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
-// budget: fill_queries registers=96+(WEIGHT==2)*(24+8*BY_POSITION) shared=24+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=96+(WEIGHT==2)*(24+8*BY_POSITION) shared=32+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64+16*(WEIGHT==2) shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=128 shared=0
