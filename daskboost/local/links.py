@@ -139,14 +139,46 @@ def _is_consequence(error: BaseException | None) -> bool:
     return False
 
 
+class Meeting:
+    """Where threads wait for each other, again and again, until one of them gives up.
+
+    Whoever was met by all goes on, even if one gives up before it has woken, as it may once it has gone on itself:
+    `threading.Barrier` would fail there, with nothing that says why.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n, self.is_over = n, False
+        self._changed = threading.Condition()
+        self._n_here = self._n_held = 0
+
+    def wait(self) -> None:
+        """Wait for all others; PeerLostError if one of them gives up before all are there."""
+        with self._changed:
+            held = self._n_held
+            self._n_here += 1
+            if self._n_here == self.n and not self.is_over:
+                self._n_here, self._n_held = 0, held + 1
+                self._changed.notify_all()
+            while self._n_held == held:
+                if self.is_over:
+                    raise PeerLostError("another engine of the fit failed")
+                self._changed.wait()
+
+    def give_up(self) -> None:
+        """Wait for nobody any more, and let nobody wait."""
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+
 class LocalPeers:
     """`Peers` of engines that are threads of one process. Make them with `local_peers`."""
 
-    def __init__(self, rank: int, board: list[list[Any]], barrier: threading.Barrier) -> None:
+    def __init__(self, rank: int, board: list[list[Any]], meeting: Meeting) -> None:
         self.rank = rank
-        self.n_peers = barrier.parties
+        self.n_peers = meeting.n
         self._board = board
-        self._barrier = barrier
+        self._meeting = meeting
 
     def exchange(self, parts: Sequence[Array], /) -> list[Array]:
         check_parts(parts, self.n_peers)
@@ -158,31 +190,28 @@ class LocalPeers:
     def _exchange(self, parts: Sequence[V]) -> list[V]:
         if self.n_peers == 1:
             return list(parts)
-        try:
-            self._board[self.rank] = list(parts)
-            self._barrier.wait()
-            received = [row[self.rank] for row in self._board]
-            self._barrier.wait()  # nobody overwrites the board before all have read it
-        except threading.BrokenBarrierError:
-            raise PeerLostError("another engine of the fit failed") from None
+        self._board[self.rank] = list(parts)
+        self._meeting.wait()
+        received = [row[self.rank] for row in self._board]
+        self._meeting.wait()  # nobody overwrites the board before all have read it
         return received
 
     def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
         return self.share(np.zeros(n_bytes, np.uint8))
 
     def check(self) -> None:
-        if self._barrier.broken:
+        if self._meeting.is_over:
             raise PeerLostError("another engine of the fit failed")
 
     def close(self) -> None:
-        self._barrier.abort()
+        self._meeting.give_up()
 
 
 def local_peers(n_peers: int) -> list[LocalPeers]:
     """Connected `Peers` for `n_peers` engines in threads of this process, in rank order."""
     board: list[list[Any]] = [[None] * n_peers for _ in range(n_peers)]
-    barrier = threading.Barrier(n_peers)
-    return [LocalPeers(rank, board, barrier) for rank in range(n_peers)]
+    meeting = Meeting(n_peers)
+    return [LocalPeers(rank, board, meeting) for rank in range(n_peers)]
 
 
 def check_parts(parts: Sequence[Array], n_peers: int) -> None:

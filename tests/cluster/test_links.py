@@ -11,7 +11,7 @@ import pytest
 from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation, has_ended
 
 from daskboost.errors import EngineError, FitCancelledError
-from daskboost.local.links import Failure, LocalEngines, local_peers
+from daskboost.local.links import Failure, LocalEngines, Meeting, PeerLostError, local_peers
 from daskboost.wire import decode, encode
 
 
@@ -108,3 +108,24 @@ def test_every_failure_can_be_sent(error: Exception) -> None:
     failure = decode([bytearray(frame) for frame in encode(Failure.of(error))])
     assert failure == Failure.of(error)
     assert failure.message in (r"/data/caf\udce9", "<its text cannot be had>")
+
+
+def test_who_was_met_goes_on_though_another_gives_up() -> None:
+    """An engine that fails once it has gone on must not seem to have failed before: its own failure is the cause."""
+    meeting, passed = Meeting(2), threading.Event()
+
+    def first() -> None:
+        meeting.wait()
+        passed.set()
+
+    waiting = threading.Thread(target=first)
+    waiting.start()
+    while meeting._n_here == 0:
+        time.sleep(0.001)
+    with meeting._changed:  # so that the other one wakes when all is over
+        meeting.wait()
+        meeting.give_up()
+    waiting.join()
+    assert passed.is_set()
+    with pytest.raises(PeerLostError):
+        meeting.wait()

@@ -92,7 +92,7 @@ def hold_lock(seconds: float) -> None:
 
 def has_ended(peers: Peers) -> bool:
     """Whether the fit ended, which wakes those who wait for peers."""
-    return peers._barrier.broken if isinstance(peers, LocalPeers) else peers._closed  # type: ignore[attr-defined]
+    return peers._meeting.is_over if isinstance(peers, LocalPeers) else peers._closed  # type: ignore[attr-defined]
 
 
 class ToyEngine:
