@@ -68,6 +68,17 @@ def test_rounding(runtime: Runtime, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(to_host(small), halves[:, 2] * 2**32 + halves[:, 3])
 
 
+def test_reciprocals_are_rounded_as_divisions_are(runtime: Runtime, rng: np.random.Generator) -> None:
+    """A GPU has all mantissas of float32, an emulated one some."""
+    n = 2**23 if isinstance(runtime, CudaRuntime) else 3000
+    mantissas = np.arange(n, dtype=np.uint32) if n == 2**23 else rng.integers(0, 2**23, n, dtype=np.uint32)
+    for exponent in (-120, -7, 0, 1, 119):
+        x = (mantissas + np.uint32((127 + exponent) << 23)).view(np.float32)
+        out = runtime.xp.zeros(n, np.float32)
+        launch(runtime, "reciprocals", n, x, n, out)
+        np.testing.assert_array_equal(to_host(out), np.float32(1) / x)
+
+
 REGULAR = [
     (1.0, 0.0, 0.0, 1.0),
     (0.0, 0.0, 0.0, SMALLEST_POSITIVE),
