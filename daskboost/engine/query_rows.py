@@ -124,8 +124,10 @@ def by_query(qid: Int64, weight: Float32 | None, ids: UInt64 | None = None) -> t
     counted = np.arange(len(qid)) if weight is None else np.flatnonzero(weight > 0)
     if ids is not None and np.any(ids[1:] < ids[:-1]):
         counted = counted[np.argsort(ids[counted], kind="stable")]
-    order = counted[np.argsort(qid[counted], kind="stable")]
-    ordered = qid[order]
+    order, ordered = counted, qid[counted]
+    if np.any(ordered[1:] < ordered[:-1]):
+        order = counted[np.argsort(ordered, kind="stable")]
+        ordered = qid[order]
     inner = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     begins = np.array([0, *inner.tolist(), len(order)] if len(order) else [0], np.int64)
     if weight is None:

@@ -47,7 +47,7 @@ def fill(loss: QueryLoss, rows: tuple[Any, ...], runtime: Runtime | None) -> tup
         pool.close()
         return g, h
     g, h = runtime.xp.zeros(len(qid), np.float32), runtime.xp.zeros(len(qid), np.float32)
-    kernels = (QueryKernels if loss.orders is None else OrderKernels)(runtime, loss, queries)
+    kernels = (QueryKernels if loss.orders is None else OrderKernels)(runtime, loss, queries, Threads(2))
     kernels.fill(np.uint64(KEY), runtime.xp.asarray(margin), g, h)
     return to_host(g), to_host(h)
 
@@ -58,7 +58,7 @@ def rounds(loss: QueryLoss, rows: tuple[Any, ...], runtime: Runtime | None, n: i
     found, told = QueryRows.of(qid, label, weight), []
     ids = found.order.astype(np.uint64) + 5 if loss.drawn else np.empty(0, np.uint64)
     queries, pool = Queries(found.order, found.begins, found.label, ids, found.factors(by_weight=True)), Threads(1)
-    filling = QueryLoops(loss, queries, pool) if runtime is None else QueryKernels(runtime, loss, queries)
+    filling = QueryLoops(loss, queries, pool) if runtime is None else QueryKernels(runtime, loss, queries, pool)
     xp: Any = np if runtime is None else runtime.xp
     for number in range(n):
         g, h = xp.zeros(len(qid), np.float32), xp.zeros(len(qid), np.float32)

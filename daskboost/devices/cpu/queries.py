@@ -132,9 +132,12 @@ def discounts_of(n: int) -> Float64:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ideal_gains(label: Float32, begins: Int64, discounts: Float64, top: int, gains: Float64, out: Float64) -> None:
-    """Write the DCG of each query's first `top` rows (0: of all) in the order of its labels, the highest first."""
-    for query in range(len(begins) - 1):
+def ideal_gains(
+    label: Float32, begins: Int64, discounts: Float64, top: int, gains: Float64, out: Float64, first: int, last: int
+) -> None:
+    """Write the DCG of the first `top` rows (0: of all) of queries `[first, last)` in the order of labels, the highest
+    first."""
+    for query in range(first, last):
         ordered = np.sort(label[begins[query] : begins[query + 1]])
         n = len(ordered)
         total = 0.0
@@ -472,14 +475,15 @@ def _gain_by(weight: int, label: float, gains: Float64) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _weigh_pairs(
-    label: Float32, begins: Int64, rule: PairRule, gains: Float64, ideal: Float64, n_neighbors: int
-) -> None:
-    """Fill the gains, scales and worths of a rule by its steps; `ideal` : what DCG of each query is divided by;
-    `n_neighbors` : pairs of a row in a noisy order, or 0.
+    label: Float32, begins: Int64, rule: PairRule, gains: Float64, ideal: Float64, n_neighbors: int, first: int,
+    last: int,
+) -> None:  # fmt: skip
+    """Fill the gains, scales and worths of a rule by its steps, of queries `[first, last)`; `ideal` : what DCG of each
+    query is divided by; `n_neighbors` : pairs of a row in a noisy order, or 0.
 
     Scales follow from bounds of what a pair and a query can add, never from sums.
     """
-    for query in range(len(begins) - 1):
+    for query in range(first, last):
         begin, n = begins[query], begins[query + 1] - begins[query]
         least, most, relevant = np.inf, -np.inf, 0.0
         for row in range(begin, begin + n):
@@ -504,19 +508,25 @@ def _weigh_pairs(
         rule.scale[query], rule.worth[query] = scale, np.float32(worth * scale)
 
 
-def pair_rule(loss: QueryLoss, label: Float32, begins: Int64) -> PairRule:
+def pair_rule(loss: QueryLoss, label: Float32, begins: Int64, threads: Threads) -> PairRule:
     """Return the rule of a loss for queries; `label` and `begins` as of `Queries`."""
     sizes, orders = np.diff(begins), loss.orders
     n_queries, ideal, gains = len(sizes), np.ones(len(sizes)), gain_table(loss.exponential, loss.label_gain)
     steps = _steps_of(loss, int(sizes.max(initial=0)))
+    tasks = query_tasks(begins, 1, threads.count)
     if loss.weight == PairWeight.NDCG and (orders is None or orders.by_ideal):
-        ideal_gains(label, begins, steps, loss.top, gains, ideal)
+        threads.run([
+            partial(ideal_gains, label, begins, steps, loss.top, gains, ideal, first, last) for first, last in tasks
+        ])  # fmt: skip
     rule = PairRule(
         int(loss.weight), loss.top, loss.drawn, loss.normalized, loss.by_score, steps,
         np.empty(len(label), np.float32), np.empty(n_queries), np.empty(n_queries, np.float32),
         loss.curvature, no_ratios(0),
     )  # fmt: skip
-    _weigh_pairs(label, begins, rule, gains, ideal, 0 if orders is None else orders.neighbors)
+    n_neighbors = 0 if orders is None else orders.neighbors
+    threads.run([
+        partial(_weigh_pairs, label, begins, rule, gains, ideal, n_neighbors, first, last) for first, last in tasks
+    ])  # fmt: skip
     return rule
 
 
@@ -547,7 +557,7 @@ class QueryLoops:
     """Fills the gradients of a ranking loss, queries side by side on threads."""
 
     def __init__(self, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
-        self._threads, self._rule = threads, pair_rule(loss, queries.label, queries.begins)
+        self._threads, self._rule = threads, pair_rule(loss, queries.label, queries.begins, threads)
         self._positions = Positions(loss.start, loss.positions)
         self._fill: Callable[..., None] = partial(self._fill_pairs, queries)
         self._tasks: Sequence[tuple[int, int]] = query_tasks(queries.begins, loss.pairs_a_row, threads.count)

@@ -263,7 +263,7 @@ class GpuDevice:
             return PairKernels(self._runtime, loss, queries)
         if isinstance(loss, ListLoss):
             return ListKernels(self._runtime, loss, queries)
-        return (QueryKernels if loss.orders is None else OrderKernels)(self._runtime, loss, queries)
+        return (QueryKernels if loss.orders is None else OrderKernels)(self._runtime, loss, queries, self.threads)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
+from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
@@ -98,16 +99,18 @@ class QueryKernels:
     loss : QueryLoss
     queries : Queries
         On the host.
+    threads : Threads
+        Of the host.
     """
 
-    def __init__(self, runtime: Runtime, loss: QueryLoss, queries: Queries) -> None:
+    def __init__(self, runtime: Runtime, loss: QueryLoss, queries: Queries, threads: Threads) -> None:
         self.runtime, self._loss = runtime, loss
         self._variant = {
             "WEIGHT": int(loss.weight), "DRAWN": int(loss.drawn > 0), "BY_POSITION": int(loss.positions > 0),
         }  # fmt: skip
         self._positions = PositionKernels(runtime, loss.start, loss.positions)
         sizes = np.diff(queries.begins)
-        rule = pair_rule(loss, queries.label, queries.begins)
+        rule = pair_rule(loss, queries.label, queries.begins, threads)
         self._held = make_arrays(runtime, row_shapes(loss, len(queries.label), len(sizes), len(rule.steps)))
         for name, values in self._tables(queries, rule).items():
             overwrite(runtime, self._held[name], values)

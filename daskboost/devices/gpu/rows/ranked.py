@@ -105,7 +105,8 @@ class RankedLabels:
         counts = relevant[self._begins[1:]] - relevant[self._begins[:-1]]
         if measure.kind == QueryValue.NDCG:
             found, top = np.empty(len(sizes)), 0 if measure.top >= sizes.max(initial=0) else measure.top
-            ideal_gains(self._label, self._begins, self._discounts, top, np.array(measure.gains, np.float64), found)
+            gains = np.array(measure.gains, np.float64)
+            ideal_gains(self._label, self._begins, self._discounts, top, gains, found, 0, len(found))
         elif measure.kind == QueryValue.AVERAGE_PRECISION:
             found = np.minimum(counts, measure.top).astype(np.float64)
         elif measure.kind == QueryValue.RECALL:
