@@ -328,7 +328,9 @@ class Objective(ABC):
         Raises
         ------
         ModelFormatError
-            A parameter that is malformed or out of range.
+            A parameter that is malformed.
+        ParameterError
+            One out of range, of which `objective_from_config` makes a ModelFormatError.
         """
         return cls.from_params(config_section(config, cls.section)) if cls.section else cls()
 

@@ -7,7 +7,6 @@ says.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -35,6 +34,8 @@ MOST_EXPONENTIAL_LABEL = 31
 
 BIASED_POSITIONS = 32
 """Positions of a query whose chances are estimated where pairs are drawn; XGBoost's number."""
+LARGEST_CHANCE = float(np.finfo(np.float32).max)
+"""Chances are float32 numbers."""
 NO_NORM = 1.0
 """What `lambdarank_bias_norm` is where it is not given; XGBoost's."""
 
@@ -53,17 +54,20 @@ class PositionBias:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], norm: float) -> Self:
-        """Read it from `learner.objective` of a model; ModelFormatError where it has no such numbers."""
+        """Read it from `learner.objective` of a model; ModelFormatError where it has no such numbers.
+
+        Chances that are infinite or NaN, which XGBoost writes where costs were infinite, are 1, as estimates begin.
+        """
         try:
-            found = [tuple(float(value) for value in config[name]) for name in ("ti+", "tj-")]
-            is_right = len(found[0]) == len(found[1]) and all(0 <= value < math.inf for own in found for value in own)
-        except (KeyError, TypeError, ValueError) as error:
+            told = [[float(value) for value in config[name]] for name in ("ti+", "tj-")]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelFormatError("objective.ti+ and .tj- of the model are no numbers of positions") from error
-        if not is_right:
+        if len(told[0]) != len(told[1]) or any(value < 0 for own in told for value in own):
             raise ModelFormatError(
-                "objective.ti+ and .tj- of the model are no numbers of positions: there must be as many of both, all "
-                "finite and none below 0"
+                "objective.ti+ and .tj- of the model are no numbers of positions: there must be as many of both, none "
+                "below 0"
             )
+        found = [tuple(value if value <= LARGEST_CHANCE else 1.0 for value in own) for own in told]
         return cls(found[0], found[1], norm)
 
     def config(self) -> dict[str, Float32]:
@@ -195,7 +199,7 @@ class RankingObjective(QueryObjective):
             given: dict[str, Any] = {name: bool(int(found[name])) for name in PAIR_FLAGS if name in found}
             pairs = int(found.get("lambdarank_num_pair_per_sample", NOT_SET))
             norm = float(found.get("lambdarank_bias_norm", NO_NORM))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ModelFormatError(f"objective.{cls.section} of the model has a value that is no number") from error
         given["lambdarank_num_pair_per_sample"] = None if pairs == NOT_SET else pairs
         given["lambdarank_pair_method"] = found.get("lambdarank_pair_method")

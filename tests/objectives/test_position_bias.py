@@ -16,6 +16,7 @@ from objectives.test_ranking import KEY, NAMES, make_rows
 from reference.ranking import Positions, ranking_gradients
 from strategies.pairs import pairs_of
 
+from daskboost import Booster
 from daskboost.devices.cpu import positions as cpu_positions
 from daskboost.devices.cpu.positions import LEAST_CHANCE, add_cost, find_chances, find_ratios, no_ratios
 from daskboost.devices.cpu.queries import Queries, QueryLoops
@@ -24,6 +25,7 @@ from daskboost.devices.losses import QueryLoss
 from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.objective_names import make_objective, objective_from_config
+from daskboost.objectives.ranking import RankNdcg
 
 CASES = pairs_of({
     "name": NAMES, "lambdarank_pair_method": ("topk", "mean"), "lambdarank_num_pair_per_sample": (None, 3, 20),
@@ -227,11 +229,28 @@ def test_files_say_what_those_of_xgboost_say(name: str) -> None:
 def test_damaged_chances_are_refused() -> None:
     read = partial(objective_from_config)
     for bad in ({}, {"ti+": [1.0]}, {"ti+": ["x"], "tj-": [1.0]}, {"ti+": 3, "tj-": [1.0]},
-                {"ti+": [1.0, 2.0], "tj-": [1.0]}, {"ti+": [-1.0], "tj-": [1.0]}, {"ti+": [1.0], "tj-": [np.nan]}):
+                {"ti+": [1.0, 2.0], "tj-": [1.0]}, {"ti+": [-1.0], "tj-": [1.0]}, {"ti+": [10**400], "tj-": [1.0]}):
         with pytest.raises(ModelFormatError, match=r"objective.ti\+ and .tj- of the model are no numbers"):
             read({"name": "rank:map", "lambdarank_param": {"lambdarank_unbiased": "1"}, **bad})
-    with pytest.raises(ModelFormatError, match="no number"):
-        read({"name": "rank:map", "lambdarank_param": {"lambdarank_bias_norm": "x"}})
+    for bad in ({"lambdarank_bias_norm": "x"}, {"lambdarank_bias_norm": 10**400}, {"ndcg_exp_gain": np.inf}):
+        with pytest.raises(ModelFormatError, match="no number"):
+            read({"name": "rank:map", "lambdarank_param": bad})
+
+
+@pytest.mark.parametrize("form", ["json", "ubj"])
+def test_models_whose_chances_xgboost_lost_are_read(form: str) -> None:
+    """Costs of pairs far apart are infinite there, and chances NaN; scores are what they were."""
+    rng = np.random.default_rng(0)
+    features, qid = rng.normal(size=(600, 3)).astype(np.float32), np.repeat(np.arange(60), 10)
+    matrix = xgboost.DMatrix(features, features[:, 0] > 0.3, qid=qid)
+    params = {"objective": "rank:ndcg", "lambdarank_unbiased": True, "eta": 1, "min_child_weight": 0, "lambda": 0}
+    theirs = xgboost.train(params, matrix, 60)
+    assert np.isnan(json.loads(theirs.save_config())["learner"]["objective"]["ti+"]).any()
+    model = Booster.from_bytes(bytes(theirs.save_raw(form)))
+    np.testing.assert_array_equal(model.predict(features), theirs.predict(matrix))
+    objective = model.objective
+    assert isinstance(objective, RankNdcg) and objective.position_bias is not None
+    assert objective.position_bias.relevant[:10] == objective.position_bias.irrelevant[:10] == (1.0,) * 10
 
 
 @pytest.mark.parametrize(("params", "message"), [
