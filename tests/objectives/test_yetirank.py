@@ -12,7 +12,7 @@ import pytest
 from devices.query_fills import KEY
 
 from daskboost.data.input.labels import LabelStats
-from daskboost.devices.cpu.queries import Queries
+from daskboost.devices.cpu.queries import Queries, pair_rule
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.losses import QueryLoss
@@ -66,6 +66,24 @@ def test_neither_threads_nor_the_order_of_rows_shows(mode: str) -> None:
     order = rng.permutation(2000)
     moved = fill({"yetirank_mode": mode}, qid[order], label[order], margin[order], order.astype(np.uint64))
     assert np.array_equal(moved, expected[:, order]) and expected.any()
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.85, 0.999, 1.0])
+def test_places_do_not_depend_on_the_largest_query(decay: float) -> None:
+    """Which query is the largest of those that an engine ranks follows from where rows lie."""
+    rng = np.random.default_rng(0)
+    qid = np.repeat([0, 1], [40, 400])
+    label, margin = rng.integers(0, 5, 440), rng.normal(size=440) * 0.1
+    params = {"yetirank_decay": decay, "yetirank_neighbors": 3, "yetirank_permutations": 5}
+    both, alone = fill(params, qid, label, margin), fill(params, qid[:40], label[:40], margin[:40])
+    assert np.array_equal(both[:, :40], alone) and alone.any()
+    loss = make_objective("yetirank", params).query_loss
+    assert isinstance(loss, QueryLoss)
+    pool = Threads(1)
+    tables = [pair_rule(loss, np.zeros(n, np.float32), np.array([0, n]), pool).steps for n in (0, 1, 2, 300, 5_000)]
+    pool.close()
+    assert all(np.array_equal(own, tables[-1][: len(own)]) for own in tables)
+    np.testing.assert_allclose(-np.diff(tables[-1][:60]), 0.15 * decay ** np.arange(59), rtol=1e-12, atol=1e-15)
 
 
 def test_label_gains_are_those_that_are_given() -> None:

@@ -531,11 +531,13 @@ def pair_rule(loss: QueryLoss, label: Float32, begins: Int64, threads: Threads) 
 
 
 def _steps_of(loss: QueryLoss, n: int) -> Float64:
-    """Return what is known of places 0 to `n`, see `PairRule.steps`."""
+    """Return what is known of places 0 to `n`, see `PairRule.steps`; no place depends on how many follow."""
     orders = loss.orders
     if orders is not None and orders.decay > 0:  # neighbors differ by what their pair counts
-        counted = PLACE_WEIGHT * np.cumprod(np.concatenate([np.ones(min(n, 1)), np.full(max(n - 1, 0), orders.decay)]))
-        return np.ascontiguousarray(np.cumsum(counted[::-1])[::-1])
+        counted = PLACE_WEIGHT * np.cumprod(np.concatenate([np.ones(1), np.full(max(n - 2, 0), orders.decay)]))
+        below = np.zeros(n)
+        below[1:] = -np.cumsum(counted[: max(n - 1, 0)])
+        return below
     steps = discounts_of(n) if loss.weight in (PairWeight.ONE, PairWeight.NDCG) else 1.0 / np.arange(1.0, n + 1.0)
     if orders is not None and loss.top:
         steps[loss.top :] = 0.0
