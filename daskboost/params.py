@@ -238,8 +238,6 @@ class TrainParams:
             values["ignored_features"] = as_tuple(values["ignored_features"])
         if "quantile_alpha" in values:
             values["quantile_alpha"] = _quantiles(values["quantile_alpha"])
-        if "label_gain" in values:
-            values["label_gain"] = gains_parameter(values["label_gain"])
         return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))
 
     def __post_init__(self) -> None:
@@ -267,6 +265,7 @@ class TrainParams:
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
         check_flag("has_time", self.has_time)
+        object.__setattr__(self, "label_gain", gains_parameter(self.label_gain))
         check_pairs(vars(self))
         check_yetirank(vars(self))
         self._check_growth()

@@ -92,6 +92,9 @@ def test_label_gains_are_those_that_are_given() -> None:
     by_list = fill({"yetirank_mode": "ndcg", "label_gain": [0, 1, 3, 7]}, *rows)
     assert np.array_equal(by_list, fill({"yetirank_mode": "ndcg"}, *rows))
     assert not np.array_equal(by_list, fill({"yetirank_mode": "ndcg", "label_gain": [0, 1, 3, 8]}, *rows))
+    given: Any = np.array([0, 1, 3])
+    made = TrainParams(label_gain=given), TrainParams.from_mapping({"label_gain": [0, 1, 3]})
+    assert all(own.label_gain == (0.0, 1.0, 3.0) and type(own.label_gain) is tuple for own in made)
     metric = make_metric("ndcg@3", {"label_gain": (0.0, 1.0, 5.0)})
     with pytest.raises(DataError, match="label_gain has the gains, not label 3; give a gain for each label"):
         metric.prepare(LabelStats(9, 0.0, 3.0, True, 1.0, 4))
@@ -139,7 +142,10 @@ def test_modes_have_their_metrics(params: dict[str, Any], metric: str) -> None:
     ({"yetirank_permutations": 10_001}, "of at least 1 and less than 10,001"),
 ])  # fmt: skip
 def test_bad_parameters_are_refused(params: dict[str, Any], message: str) -> None:
-    for make in (lambda: make_objective("yetirank", params), lambda: TrainParams.from_mapping(params)):
+    for make in (
+        lambda: make_objective("yetirank", params), lambda: TrainParams.from_mapping(params),
+        lambda: TrainParams(**params),
+    ):  # fmt: skip
         with pytest.raises(ParameterError, match=re.escape(message)):
             make()
 
