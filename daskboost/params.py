@@ -325,6 +325,8 @@ LARGEST_GAIN = 2.0**31
 """The exponential gain of the largest label that has one, 31, is just below."""
 PAIR_FLAGS = ("lambdarank_normalization", "lambdarank_score_normalization", "ndcg_exp_gain")
 """Flags of ranking objectives that are set by default."""
+OF_GAINS = ("ndcg_exp_gain", "label_gain")
+"""What gains of labels follow from, which some losses and the metric `ndcg` have."""
 YETIRANK_MODES = ("classic", "ndcg", "dcg", "mrr", "err", "map")
 YETIRANK_NOISES = ("logistic", "gumbel")
 YETIRANK_PARAMETERS = (

@@ -296,6 +296,10 @@ class Objective(ABC):
                     f"so labels must lie within +-{LABEL_LIMIT:.3g}; rescale the labels"
                 )
 
+    def reads(self, name: str) -> bool:
+        """Whether gradients or predictions depend on the training parameter of this name, one of some losses."""
+        return hasattr(self, name)
+
     def parameters(self) -> dict[str, Any]:
         """The loss's parameters under the names users give them; metrics read theirs from here."""
         return {}

@@ -18,7 +18,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import Objective, config_section, json_number
-from daskboost.params import PAIR_FLAGS, check_pairs, gains_parameter
+from daskboost.params import OF_GAINS, PAIR_FLAGS, check_pairs, gains_parameter
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -160,6 +160,10 @@ class RankingObjective(QueryObjective):
     def check_label_range(self, stats: LabelStats) -> None:
         super().check_label_range(stats)
         check_relevance(self.name, stats)
+
+    def reads(self, name: str) -> bool:
+        """See `Objective.reads`; ``rank:pairwise`` and ``rank:map`` have `ndcg_exp_gain` for their metrics alone."""
+        return super().reads(name) and (name not in OF_GAINS or self.pair_weight == PairWeight.NDCG)
 
     def parameters(self) -> dict[str, Any]:
         found = {**vars(self), "lambdarank_num_pair_per_sample": self.n_pairs}

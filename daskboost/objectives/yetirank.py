@@ -16,7 +16,7 @@ from daskboost.errors import DataError, ModelFormatError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import config_section
 from daskboost.objectives.ranking import RankPairwise, check_gains, check_relevance
-from daskboost.params import YETIRANK_PARAMETERS, check_yetirank, gains_parameter
+from daskboost.params import OF_GAINS, YETIRANK_PARAMETERS, check_yetirank, gains_parameter
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
@@ -80,8 +80,13 @@ class YetiRank(QueryObjective):
         return METRICS.get(self.yetirank_mode, "ndcg") + top
 
     @property
+    def has_gains(self) -> bool:
+        """Return whether pairs count by gains of labels, rather than by labels."""
+        return self.yetirank_mode in ("ndcg", "dcg")
+
+    @property
     def query_loss(self) -> QueryLoss:
-        mode, has_gains = self.yetirank_mode, self.yetirank_mode in ("ndcg", "dcg")
+        mode, has_gains = self.yetirank_mode, self.has_gains
         orders = NoisyOrders(
             self.yetirank_neighbors, Noise[self.yetirank_noise.upper()], self.yetirank_noise_power,
             self.yetirank_decay if mode == "classic" else 0.0, mode == "ndcg",
@@ -95,13 +100,17 @@ class YetiRank(QueryObjective):
         super().check_label_range(stats)
         check_relevance(self.name, stats)
         what = f"objective {self.name!r} with yetirank_mode={self.yetirank_mode!r}"
-        if self.yetirank_mode in ("ndcg", "dcg"):
+        if self.has_gains:
             check_gains(what, stats, exponential=self.ndcg_exp_gain, label_gain=self.label_gain)
         if self.yetirank_mode == "err" and stats.maximum > 1:
             raise DataError(
                 f"{what} takes labels from 0 to 1, chances that a row satisfies, not label {stats.maximum:g}; divide "
                 "(2**label - 1) by 2**largest, as the metric's authors do"
             )
+
+    def reads(self, name: str) -> bool:
+        """See `Objective.reads`; modes without gains have these for their metric alone."""
+        return super().reads(name) and (name not in OF_GAINS or self.has_gains)
 
     def parameters(self) -> dict[str, Any]:
         return dict(vars(self))

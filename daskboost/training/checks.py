@@ -23,7 +23,7 @@ from daskboost.metrics.own_metric import CustomMetric
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.objectives.pair_logit import PairLogitOfPairs
-from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
+from daskboost.params import OF_GAINS, ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
 from daskboost.training.dataset import QuantizedDataset, check_same_features
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ LOSS_PARAMETERS = {
         "lambdarank_score_normalization", "lambdarank_unbiased", "lambdarank_bias_norm",
     ), "objectives 'rank:ndcg', 'rank:pairwise' and 'rank:map'"),
     **dict.fromkeys(("querysoftmax_beta", "querysoftmax_lambda"), "objective='querysoftmax'"),
-    "ndcg_exp_gain": "objectives 'rank:*' and 'yetirank', and of eval_metric='ndcg' beside any",
-    "label_gain": "objectives 'rank:ndcg' and 'yetirank', and of eval_metric='ndcg' beside any",
+    **dict.fromkeys(OF_GAINS, (
+        "objective='rank:ndcg', of modes 'ndcg' and 'dcg' of 'yetirank', and of eval_metric='ndcg' beside any"
+    )),
     **dict.fromkeys((
         "yetirank_mode", "yetirank_permutations", "yetirank_decay", "yetirank_neighbors", "yetirank_top",
         "yetirank_noise", "yetirank_noise_power",
@@ -48,8 +49,6 @@ LOSS_PARAMETERS = {
     "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
 }
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
-OF_NDCG = ("ndcg_exp_gain", "label_gain")
-"""Parameters that the metric `ndcg` has beside any objective."""
 
 
 def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
@@ -68,9 +67,10 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
-            if value == getattr(TrainParams, name) or hasattr(objective, name):
+            if value == getattr(TrainParams, name) or objective.reads(name):
                 continue
-            if name not in OF_NDCG or not _has_gains(params):
+            metrics = params.eval_metric or (objective.default_metric,) * hasattr(objective, name)
+            if name not in OF_GAINS or not _has_gains(metrics):
                 raise ParameterError(
                     f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"
                 )
@@ -82,12 +82,12 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     objective.check_params(params)
 
 
-def _has_gains(params: TrainParams) -> bool:
-    """Whether a metric that is named has other gains with another `ndcg_exp_gain`."""
+def _has_gains(metrics: Sequence[object]) -> bool:
+    """Whether one of the metrics has other gains with another `ndcg_exp_gain`."""
     return any(
         isinstance(each, str)
         and make_metric(each, {"ndcg_exp_gain": True}) != make_metric(each, {"ndcg_exp_gain": False})
-        for each in params.eval_metric
+        for each in metrics
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import dask.dataframe as dd
@@ -17,6 +18,9 @@ from training.test_ranking_fits import WHERE, emulate, make_data
 from daskboost import Booster, DaskBoostRanker, QuantizedDataset, plan, train
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import ParameterError
+from daskboost.params import TrainParams
+from daskboost.training.checks import check_loss_parameters
+from daskboost.training.train import objective_of
 
 PARAMS: dict[str, Any] = {
     "objective": "yetirank", "yetirank_permutations": 3, "max_depth": 4, "max_bin": 32, "n_jobs": 1,
@@ -83,6 +87,26 @@ def test_gains_of_labels_go_with_other_objectives_of_queries() -> None:
         train({"objective": "rank:pairwise", "label_gain": [0, 1, 3], "eval_metric": "map"}, data, 1)
     with pytest.raises(ParameterError, match=r"yetirank_decay=0\.5 has no effect with objective='rank:ndcg'"):
         train({"objective": "rank:ndcg", "yetirank_decay": 0.5}, data, 1)
+
+
+@pytest.mark.parametrize(("params", "is_read"), [
+    ({"objective": "rank:ndcg"}, True), ({"objective": "rank:ndcg", "eval_metric": "map"}, True),
+    ({"objective": "rank:pairwise"}, True), ({"objective": "rank:pairwise", "eval_metric": "map"}, False),
+    ({"objective": "rank:map"}, False), ({"objective": "rank:map", "eval_metric": ["map", "ndcg@3"]}, True),
+    ({"objective": "yetirank"}, True), ({"objective": "yetirank", "eval_metric": "map"}, False),
+    ({"objective": "yetirank", "yetirank_mode": "dcg", "eval_metric": "map"}, True),
+    ({"objective": "yetirank", "yetirank_mode": "mrr"}, False),
+    ({"objective": "yetirank", "yetirank_mode": "err"}, True),
+    ({"objective": "pairlogit"}, False),
+], ids=str)  # fmt: skip
+def test_gains_that_neither_the_loss_nor_a_metric_reads_are_refused(params: dict[str, Any], is_read: bool) -> None:
+    gains = [{"ndcg_exp_gain": False}]
+    if params["objective"] in ("rank:ndcg", "yetirank"):
+        gains.append({"label_gain": [0, 1, 5]})
+    for own in gains:
+        given = TrainParams.from_mapping({**params, **own})
+        with nullcontext() if is_read else pytest.raises(ParameterError, match="has no effect with objective="):
+            check_loss_parameters(given, objective_of(given))
 
 
 @pytest.mark.emulated
