@@ -74,6 +74,22 @@ def test_large_queries(loss: QueryLoss, sizes: tuple[int, ...], runtime: Runtime
     check_bits(fill(loss, rows, runtime), fill(loss, rows, None))
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")
+@pytest.mark.parametrize("by_score", [True, False])
+def test_scores_far_apart(loss: QueryLoss, by_score: bool, runtime: Runtime) -> None:
+    """Of queries whose scores are wide, exp is computed for each pair; sums have room up to the largest scores."""
+    loss = replace(loss, by_score=by_score)
+    qid, label, margin, weight = make_rows(loss, (1, 2, 33, 129, 511, 512, 513), "some", weighted=False)
+    largest = margin.copy()
+    largest[::7], largest[3::7] = 3.4e38, -3.4e38
+    edge = np.where(margin > 0, 32 + 1e-5 * (qid % 2), 0).astype(np.float32)  # just within `MOST_RANGE`, and beyond
+    for scores in (margin * np.float32(20), largest, edge):
+        rows = qid, label, scores, weight
+        found = fill(loss, rows, runtime)
+        check_bits(found, fill(loss, rows, None))
+        assert all(np.isfinite(own).all() for own in found) and found[1].any()
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_all_pairs(weighted: bool, runtime: Runtime) -> None:
     """Each pair of rows with different labels counts the same, once, in queries of a block and of tiles."""
