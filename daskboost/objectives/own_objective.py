@@ -204,7 +204,7 @@ class CustomQueryObjective(OwnQueryObjective):
         return f"objective {str(getattr(self.function, '__qualname__', type(self.function).__qualname__))!r}"
 
     def query_gradients(self, label: Float32, margin: Float32, group: Int64) -> tuple[Any, Any]:
-        return self.function(label, margin, group=group)
+        return self.function(label, margin, **{OF_QUERIES: group})
 
     def config(self) -> dict[str, Any]:
         return RankPairwise().config()
@@ -212,6 +212,13 @@ class CustomQueryObjective(OwnQueryObjective):
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         function, outputs = params["objective"], int(params.get("num_class") or 1)
+        try:
+            inspect.signature(function).bind(None, None, **{OF_QUERIES: None})
+        except TypeError as error:
+            raise ParameterError(
+                f"objective={shown(function)} cannot be called as f(label, margin, group=group): {error}; take these "
+                "three arguments. Weights multiply what it returns."
+            ) from error
         if outputs > 1:
             raise ParameterError(
                 f"num_class={outputs} does not go with a function f(label, margin, group), whose rows have one score; "

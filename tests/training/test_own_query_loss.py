@@ -173,6 +173,8 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (returning(np.ones_like, lambda s: -1 - s), {}, ParameterError, "returned a negative hessian"),
     (returning(lambda s: s * np.nan, np.ones_like), {}, ParameterError, "returned NaN, infinity or values beyond"),
     (lambda label, margin, group: margin, {}, ParameterError, "returned ndarray; it must return (gradient, hessian)"),
+    (lambda label, margin, weight, group: (margin, margin), {}, ParameterError, "missing a required argument"),
+    (lambda label, group: (label, label), {}, ParameterError, "cannot be called as f(label, margin, group=group)"),
     (softmax, {"num_class": 3}, ParameterError, "num_class=3 does not go with a function f(label, margin, group)"),
     (softmax, {"out_of_core": "certified"}, ParameterError, "'certified' does not go with objective='custom:query'"),
 ]  # fmt: skip
