@@ -64,7 +64,7 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     """Refuse loss parameters other than their defaults that the named objective does not read, and what it refuses
     itself, see `Objective.check_params`."""
-    if isinstance(params.objective, str):
+    if isinstance(params.objective, str) or isinstance(objective, PairLogitOfPairs):  # made of a name and pairs
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
             if value == getattr(TrainParams, name) or objective.reads(name):

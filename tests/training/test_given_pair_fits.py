@@ -272,6 +272,8 @@ def test_what_does_not_go_with_pairs_is_refused() -> None:
         train(PARAMS, data, 1, pairs=pairs, evals=[(data, "train")])
     with pytest.raises(DataError, match="dtrain has no labels; make it with y"):
         train(PARAMS, data, 1)
+    with pytest.raises(ParameterError, match="lambdarank_unbiased=True has no effect with objective='pairlogit'"):
+        train({**PARAMS, "lambdarank_unbiased": True}, data, 1, pairs=pairs)
     with pytest.raises(ParameterError, match=r"pairs has no effect with objective='rank:ndcg'.*use objective='pair"):
         train({**PARAMS, "objective": "rank:ndcg"}, data, 1, pairs=pairs)
     with pytest.raises(ParameterError, match="pair_weight has no effect without pairs"):
