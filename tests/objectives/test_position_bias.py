@@ -232,9 +232,9 @@ def test_damaged_chances_are_refused() -> None:
                 {"ti+": [1.0, 2.0], "tj-": [1.0]}, {"ti+": [-1.0], "tj-": [1.0]}, {"ti+": [10**400], "tj-": [1.0]}):
         with pytest.raises(ModelFormatError, match=r"objective.ti\+ and .tj- of the model are no numbers"):
             read({"name": "rank:map", "lambdarank_param": {"lambdarank_unbiased": "1"}, **bad})
-    for bad in ({"lambdarank_bias_norm": "x"}, {"lambdarank_bias_norm": 10**400}, {"ndcg_exp_gain": np.inf}):
+    for name, value in (("lambdarank_bias_norm", "x"), ("lambdarank_bias_norm", 10**400), ("ndcg_exp_gain", np.inf)):
         with pytest.raises(ModelFormatError, match="no number"):
-            read({"name": "rank:map", "lambdarank_param": bad})
+            read({"name": "rank:map", "lambdarank_param": {name: value}})
 
 
 @pytest.mark.parametrize("form", ["json", "ubj"])

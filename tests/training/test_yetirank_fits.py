@@ -100,7 +100,7 @@ def test_gains_of_labels_go_with_other_objectives_of_queries() -> None:
     ({"objective": "pairlogit"}, False),
 ], ids=str)  # fmt: skip
 def test_gains_that_neither_the_loss_nor_a_metric_reads_are_refused(params: dict[str, Any], is_read: bool) -> None:
-    gains = [{"ndcg_exp_gain": False}]
+    gains: list[dict[str, Any]] = [{"ndcg_exp_gain": False}]
     if params["objective"] in ("rank:ndcg", "yetirank"):
         gains.append({"label_gain": [0, 1, 5]})
     for own in gains:
