@@ -5,7 +5,6 @@
 // the score of the other row, which lies anywhere.
 //
 // variants: THREADS=256
-// usual: THREADS=256
 // budget: fill_pairs registers=48 shared=0
 #include "pulls.cuh"
 
