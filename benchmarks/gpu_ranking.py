@@ -314,6 +314,15 @@ def contenders_of(objective: str) -> list[str]:
     return ["daskboost", "daskboost symmetric", "catboost"] if objective in OF_CATBOOST else ["daskboost", "xgboost"]
 
 
+def changed(config: Config, options: argparse.Namespace) -> Config:
+    """Return a case with what options give."""
+    given = {
+        "n_rows": options.rows, "n_features": options.features, "n_queries": options.queries,
+        "largest": options.largest, "trees": options.trees, "device": options.device, "repeats": options.repeats,
+    }  # fmt: skip
+    return replace(config, **{name: value for name, value in given.items() if value is not None})
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
@@ -330,16 +339,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     n_gpus = [int(n) for n in options.gpus.split(",") if n]
-    given = {
-        "n_rows": options.rows, "n_features": options.features, "n_queries": options.queries,
-        "largest": options.largest, "trees": options.trees, "device": options.device, "repeats": options.repeats,
-    }  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
     with ExitStack() as stack:
         clients = {n: open_cluster(n, options.device, stack) for n in n_gpus}
         for objective in options.objectives.split(","):
             usual = replace(MANY, objective=objective) if n_gpus else USUAL[objective]
-            config = replace(usual, **given)
+            config = changed(usual, options)
             for order in options.orders.split(",") if n_gpus else (config.order,):
                 own = replace(config, order=order)
                 names = options.contenders.split(",") if options.contenders else contenders_of(objective)

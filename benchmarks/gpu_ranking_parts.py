@@ -37,6 +37,7 @@ from benchmarks.gpu_ranking import (
     USUAL,
     Config,
     borders,
+    changed,
     contender,
     first_queries,
     grades,
@@ -162,17 +163,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default=Config.device)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    given = {
-        "n_rows": options.rows, "n_features": options.features, "n_queries": options.queries, "trees": options.trees,
-        "repeats": options.repeats, "device": options.device,
-    }  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
     for case in options.cases.split(","):
         configs, measure = CASES[case]
         for usual in configs:
-            config = replace(usual, **given)
-            if usual.largest and options.largest is not None:
-                config = replace(config, largest=options.largest)
+            config = changed(usual, options)
+            if not usual.largest:
+                config = replace(config, largest=0)
             found = list(measure(config))
             about = {"gpu": gpu_name(config.device)}
             record("gpu_ranking_parts", config, [{**about, **row} for row in found], options.results)
