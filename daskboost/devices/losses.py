@@ -160,8 +160,15 @@ class ListKernel(IntEnum):
     """Squared error, from which the mean residual of the query is taken away."""
 
 
+class Undrawn:
+    """A loss of queries that draws no pairs and corrects for no positions, as `QueryLoss` may."""
+
+    drawn: ClassVar[int] = 0
+    positions: ClassVar[int] = 0
+
+
 @dataclass(frozen=True)
-class ListLoss:
+class ListLoss(Undrawn):
     """A loss of all rows of a query together, in time that grows as their number."""
 
     kernel: ListKernel
@@ -169,27 +176,19 @@ class ListLoss:
     """What scores are multiplied by, of SOFTMAX."""
     penalty: float = 0.0
     """What is added to the second derivative of each row, of SOFTMAX, for a unit of the sum of labels and of `beta`."""
-    drawn: ClassVar[int] = 0
-    """No pairs are drawn."""
-    positions: ClassVar[int] = 0
-    """No positions are corrected for."""
 
 
 @dataclass(frozen=True)
-class OwnLoss:
+class OwnLoss(Undrawn):
     """A loss of whole queries whose derivatives a function of arrays of the host gives."""
 
     function: Callable[[Float32, Float32, Int64], tuple[Float32, Float32]]
     """Returns g and h of rows, given their labels and scores, those of a query side by side, and the number of rows of
     each query."""
-    drawn: ClassVar[int] = 0
-    """No pairs are drawn."""
-    positions: ClassVar[int] = 0
-    """No positions are corrected for."""
 
 
 @dataclass(frozen=True, eq=False)
-class GivenPairs:
+class GivenPairs(Undrawn):
     """Logistic loss of pairs of rows that users name; arrays of shape (pairs,)."""
 
     winner: Int64
@@ -198,21 +197,15 @@ class GivenPairs:
     """Global ids of the others."""
     weight: Float32
     """What each pair counts."""
-    positions: ClassVar[int] = 0
-    """No positions are corrected for."""
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedPairs:
+class PlacedPairs(Undrawn):
     """`GivenPairs` of the rows of an engine's queries, which are known by their places in the order of queries."""
 
     winner: Int64
     loser: Int64
     weight: Float32
-    drawn: ClassVar[int] = 0
-    """No pairs are drawn."""
-    positions: ClassVar[int] = 0
-    """No positions are corrected for."""
 
 
 KernelLoss = QueryLoss | ListLoss | PlacedPairs

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.given_pairs import pair_gradients
 
-from daskboost.devices.cpu.given_pairs import PairLoops, pair_lists, row_tasks
-from daskboost.devices.cpu.queries import Queries
+from daskboost.devices.cpu.given_pairs import PairLoops, pair_lists
+from daskboost.devices.cpu.queries import Queries, query_tasks
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
@@ -123,6 +123,6 @@ def test_without_pairs_there_is_nothing_to_fill(runtime: Runtime) -> None:
 @given(st.lists(st.integers(0, 9_000), min_size=1, max_size=30), st.integers(1, 8))
 def test_tasks_have_each_row_once(counts: list[int], n_threads: int) -> None:
     begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    tasks = row_tasks(begins, n_threads)
+    tasks = query_tasks(begins, 1, n_threads)
     assert [first for first, _ in tasks[1:]] == [last for _, last in tasks[:-1]]
     assert tasks[0][0] == 0 and tasks[-1][1] == len(counts)

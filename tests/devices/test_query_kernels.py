@@ -77,7 +77,7 @@ def test_large_queries(loss: QueryLoss, sizes: tuple[int, ...], runtime: Runtime
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.weight.name}-{loss.drawn}")
 @pytest.mark.parametrize("by_score", [True, False])
 def test_scores_far_apart(loss: QueryLoss, by_score: bool, runtime: Runtime) -> None:
-    """Of queries whose scores are wide, exp is computed for each pair; sums have room up to the largest scores."""
+    """A query whose scores are wide has exp computed for each pair, and its sums have room up to the largest scores."""
     loss = replace(loss, by_score=by_score)
     qid, label, margin, weight = make_rows(loss, (1, 2, 33, 129, 511, 512, 513), "some", weighted=False)
     largest = margin.copy()

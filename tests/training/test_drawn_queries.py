@@ -112,7 +112,7 @@ def test_chunks_threads_and_loops_do_not_show(
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_about_the_share_is_drawn_of_any_order_of_rows(share: float) -> None:
-    """Of equal queries, others for each tree; where rows lie does not decide."""
+    """Each tree draws other queries of equal sizes, and where their rows lie does not decide."""
     n_queries, size = 900, 3
     rows = make_rows(n_queries * size)
     rows["qid"] = np.arange(n_queries * size) % n_queries

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.queries import LEAST_TASK, SUM_BITS, TASKS_A_THREAD, Queries, odds_of, pull_of
+from daskboost.devices.cpu.queries import SUM_BITS, Queries, odds_of, pull_of, query_tasks
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PlacedPairs
 from daskboost.dtypes import Float32, Float64, Int64, UInt32
@@ -90,20 +89,12 @@ def fill_pairs(lists: PairLists, margin: Float32, g: Float32, h: Float32, first:
             g[row] = h[row] = np.float32(np.nan)
 
 
-def row_tasks(begins: Int64, n_threads: int) -> list[tuple[int, int]]:
-    """Return ranges of rows that have about equally many pairs, several for each thread."""
-    n_rows, total = len(begins) - 1, int(begins[-1])
-    n_tasks = 1 if n_threads == 1 else max(1, min(TASKS_A_THREAD * n_threads, total // LEAST_TASK))
-    cuts = np.searchsorted(begins, np.arange(1, n_tasks) * (total / n_tasks), side="left")
-    return list(pairwise(np.unique(np.clip([0, *cuts.tolist(), n_rows], 0, n_rows)).tolist()))
-
-
 class PairLoops:
     """Fills the gradients of given pairs, rows side by side on threads."""
 
     def __init__(self, pairs: PlacedPairs, queries: Queries, threads: Threads) -> None:
         self._threads, self._lists = threads, pair_lists(pairs, queries)
-        self._tasks: Sequence[tuple[int, int]] = row_tasks(self._lists.begins, threads.count)
+        self._tasks: Sequence[tuple[int, int]] = query_tasks(self._lists.begins, 1, threads.count)
 
     def fill(self, key: np.uint64, margin: Float32, g: Float32, h: Float32) -> None:
         """Fill `g` and `h` of the rows that have pairs, float32 of shape (rows,); `key` is not read."""
