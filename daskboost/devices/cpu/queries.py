@@ -440,11 +440,12 @@ def fill_queries(
         scale, worth = rule.scale[query] * shrink, rule.worth[query] * np.float32(shrink)
         own_worth = np.float32(np.float64(worth) / scale)
         place_rows(rows, rule, rule.gain[begin:end], scores, order)
-        by_score, place_of = rule.by_score and rows.score[0] != rows.score[n - 1], np.empty(n, np.int64)
+        by_score, has_places = rule.by_score and rows.score[0] != rows.score[n - 1], n_positions > 0 or rule.drawn > 0
+        place_of = np.empty(n if has_places else 0, np.int64)
         how = PairHow(by_score, rows.score[0] - rows.score[n - 1] > MOST_RANGE)
         for place in range(n):
             rows.odds[place] = _exp(rows.score[place] - rows.score[0])
-        if n_positions > 0 or rule.drawn > 0:
+        if has_places:
             place_of[order] = np.arange(n)
         if n_positions > 0:
             _place_ratios(rows, ratios.of_chances, place_of)
