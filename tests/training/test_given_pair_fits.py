@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import catboost
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -82,6 +81,7 @@ def test_the_first_tree_steps_along_the_gradients_of_pairs() -> None:
 
 def test_leaves_are_those_of_catboost() -> None:
     """One split of two values of a feature. CatBoost adds a constant to all leaves, which no pair sees."""
+    catboost = pytest.importorskip("catboost")
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (60, 1)).astype(np.float32)
     qid = np.repeat(np.arange(6), 10)
