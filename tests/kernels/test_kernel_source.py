@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.machinery
 import sys
 import threading
@@ -53,6 +54,43 @@ def test_variants_are_products() -> None:
     assert variants[0].defines == ("-DSMALL=0", "-DWIDTH=4")
     assert parse("any", SOURCE).variant({"WIDTH": 16}) == variants[4]
     assert parse("any", SOURCE).usual == (variants[1], variants[4])
+
+
+class Interrupting:
+    """What is freed only by the garbage collector, which then lets other threads run."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(50):
+            pass
+
+
+def test_threads_evaluate_at_once() -> None:
+    found: list[int] = []
+
+    def evaluate_below(frames: int) -> None:
+        if frames:
+            return evaluate_below(frames - 1)
+        for _ in range(2000):
+            Interrupting()
+            found.append(evaluate("8*WIDTH/32 + 2*(WIDTH+1)", {"WIDTH": "256"}))
+        return None
+
+    threads = [threading.Thread(target=evaluate_below, args=(5 * depth,)) for depth in range(4)]
+    switches, collects = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(50)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switches)
+        gc.set_threshold(*collects)
+    assert found == [8 * 256 // 32 + 2 * 257] * 8000
 
 
 @pytest.mark.parametrize("constants", [{}, {"WIDTH": 4}, {"WIDTH": 4, "SMALL": 2}, {"NAME": 1}])

@@ -21,6 +21,7 @@ import hashlib
 import itertools
 import operator
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -36,6 +37,8 @@ from daskboost.devices.gpu.runtime.launches import KernelArgument
 # Knows `#include "..."` (each header once), `#define` of names without parameters, `#undef`, and conditionals over
 # whole numbers. Compilers see the original source; this serves reading signatures and budgets.
 
+_ONE_PARSES = threading.Lock()
+"""Python 3.11 counts the depth of the tree it builds for all threads together, and raises where two count at once."""
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _NUMBER = re.compile(r"\b(0x[0-9a-fA-F]+|\d+)[uUlL]+\b")
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -123,7 +126,8 @@ def evaluate(expression: str, macros: Mapping[str, str]) -> int:
         raise ValueError(f"cannot evaluate {expression!r}")
 
     try:
-        return value(ast.parse(text.strip(), mode="eval").body)
+        with _ONE_PARSES:
+            return value(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as error:
         raise ValueError(f"cannot evaluate {expression!r}") from error
 
