@@ -14,7 +14,7 @@ import secrets
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import add
@@ -52,6 +52,7 @@ from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
+from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, smallest_hashes
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory
@@ -365,6 +366,33 @@ def _write_chunks(place: WorkerPlace, name: str, directory: str) -> list[Any]:
     return [record.to_json() for shard in shards for record in write_chunk_files(directory, shard)]
 
 
+def shards_here(place: WorkerPlace, name: str, expected: int) -> dict[Any, Shard]:
+    """Return a data set's shards on this worker by partition; WorkerLostError where there are not so many."""
+    shards = {key: part for key, part in place.shards.parts(name).items() if isinstance(part, Shard)}
+    if len(shards) != expected:  # training on what is left would silently give another model
+        raise WorkerLostError(
+            f"worker {place.address} holds {len(shards)} of its {expected} partitions: it was restarted since the data "
+            "set was made, or the data set was closed; make the data set again"
+        )
+    return shards
+
+
+def _smallest_hashes(place: WorkerPlace, name: str, counts: Mapping[str, int], dealing: Dealing) -> Hashes:
+    return smallest_hashes(shards_here(place, name, counts[place.address]).values(), dealing)
+
+
+def _divide(place: WorkerPlace, name: str, counts: Mapping[str, int], rule: FoldRule, folds: Sequence[int],
+            names: Sequence[tuple[str, str]]) -> list[tuple[LabelStats, ...]]:  # fmt: skip
+    """Keep both halves of each fold under two names, for as long as these are not dropped; return their summaries."""
+    stats = [[LabelStats(), LabelStats()] for _ in folds]
+    for key, shard in shards_here(place, name, counts[place.address]).items():
+        for at, halves in enumerate(divided(shard, rule, folds)):
+            for half, own in enumerate(halves):
+                place.shards.put(names[at][half], key, own)
+                stats[at][half] += selected_stats([own])
+    return [tuple(pair) for pair in stats]
+
+
 def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_memory_limit: int | None) -> ChunkStore:
     """The worker's store of the data set, made by the first of its tasks."""
 
@@ -393,6 +421,8 @@ class ClusterShards:
     """Under which workers keep the chunks."""
     owners: tuple[str, ...]
     """Worker of each partition."""
+    whole: ClusterShards | None = None
+    """Whose chunks these are, if not their own: those of all rows, of which some count."""
 
     def __post_init__(self) -> None:
         self._finalize = weakref.finalize(self, drop_later, weakref.ref(self.client), self.name)
@@ -405,9 +435,31 @@ class ClusterShards:
         ))  # fmt: skip
         return [ChunkRecord.from_json(record, worker) for worker, part in found.items() for record in part]
 
+    def smallest_hashes(self, dealing: Dealing) -> Hashes:
+        """Return the smallest hashes that rows are dealt out by."""
+        return reduce(add, self._asked(_smallest_hashes, (dealing,)))
+
+    def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[ClusterShards, LabelStats], ...]]:
+        """For each of some folds all other rows and its own, on the workers that have them, each with its summary."""
+        names = [tuple(f"data-{secrets.token_hex(8)}" for _ in range(2)) for _ in folds]
+        halves = [
+            tuple(ClusterShards(self.client, name, self.owners, self) for name in pair) for pair in names
+        ]
+        found = self._asked(_divide, (rule, tuple(folds), names))
+        stats = [tuple(reduce(add, parts) for parts in zip(*pairs, strict=True)) for pairs in zip(*found, strict=True)]
+        return [tuple(zip(*pair, strict=True)) for pair in zip(halves, stats, strict=True)]
+
+    def _asked(self, function: Callable[..., T], arguments: tuple[object, ...]) -> list[T]:
+        """Call `function(place, name, partitions, ...)` on each worker that holds partitions, with their number."""
+        counts = Counter(self.owners)
+        found = on_loop(self.client, call_on_workers(
+            self.client, function, (self.name, counts, *arguments), sorted(counts), "dividing the rows"
+        ))  # fmt: skip
+        return list(found.values())
+
     @property
     def closed(self) -> bool:
-        return not self._finalize.alive
+        return not self._finalize.alive or (self.whole is not None and self.whole.closed)
 
     def close(self) -> None:
         """Free the chunks on all workers; the data set cannot be used afterwards.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
-from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
+from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards, shards_here
 from daskboost.cluster.limits import REPORT_S
 from daskboost.cluster.on_dask import run_fit
 from daskboost.data.chunks.shard import Shard
@@ -27,7 +27,6 @@ from daskboost.engine.engine import Engine, engine_on
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.engine.setup import EngineSetup, engine_setup
 from daskboost.engine.whole_rounds import WholeRounds
-from daskboost.errors import WorkerLostError
 from daskboost.fit.coordinator import fit
 from daskboost.fit.messages import WIRE_TYPES, SentRounds
 from daskboost.fit.spec import FitSpec, Progress, Report
@@ -148,7 +147,8 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
     place = context.place
     threads = Threads(place.n_threads)
     named = zip(message.names, message.n_partitions, strict=True)
-    train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
+    whole, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
+    train = whole.weighted()
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
     size_of = partial(engine_size, spec, train, evals, EnginePlace(keep_gradients=setup.keep_gradients))
     make = partial(make_device, spec.params.device, spec.layout, size_of=size_of)
@@ -176,13 +176,7 @@ def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
 
 def _shard_here(place: WorkerPlace, name: str, expected: int, spec: FitSpec) -> Shard:
     """All partitions of a data set that lie on this worker, as one shard."""
-    parts = place.shards.parts(name)
-    shards = [part for part in parts.values() if isinstance(part, Shard)]
-    if len(shards) != expected:  # training on what is left would silently give another model
-        raise WorkerLostError(
-            f"worker {place.address} holds {len(shards)} of its {expected} partitions: it was restarted since the data "
-            "set was made, or the data set was closed; make the data set again"
-        )
+    shards = list(shards_here(place, name, expected).values())
     if not shards:
         return Shard(ChunkStore(place.local_directory, 0), (), spec.cuts, None)  # type: ignore[arg-type]
     entries = sorted((entry for shard in shards for entry in shard.entries), key=lambda entry: entry.first_row)

@@ -12,11 +12,14 @@ from operator import add, iadd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from daskboost.data.categories.orders import EarlierCounts
 from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
+from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, smallest_hashes
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path
@@ -209,6 +212,26 @@ class LocalShards:
     def select(self, rows: Bool) -> LocalShards:
         """Only the rows whose global ids are marked; bins stay those of this data set, which closing it frees."""
         return LocalShards([shard.select(rows) for shard in self.shards], [], self)
+
+    def marks(self, n_rows: int) -> Bool:
+        """Return which of so many rows count, of which all are here; bool, shape (rows,)."""
+        marked: Bool = np.zeros(n_rows, np.bool_)
+        for entry in (entry for shard in self.shards for entry in shard.entries):
+            own = slice(entry.first_row, entry.first_row + entry.n_rows)
+            marked[own] = True if entry.selected is None else entry.selected
+        return marked
+
+    def smallest_hashes(self, dealing: Dealing) -> Hashes:
+        """Return the smallest hashes that rows are dealt out by."""
+        return smallest_hashes(self.shards, dealing)
+
+    def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[LocalShards, LabelStats], ...]]:
+        """For each of some folds all other rows and its own, as `select`, each with its summary."""
+        parts = [divided(shard, rule, folds) for shard in self.shards]
+        return [
+            tuple((LocalShards(half, [], self), selected_stats(half)) for half in zip(*pairs, strict=True))
+            for pairs in zip(*parts, strict=True)
+        ]
 
     def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
         """Write all chunks' files."""

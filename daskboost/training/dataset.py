@@ -16,16 +16,18 @@ import numpy as np
 from daskboost.data.categories.encode import CategoryOptions, encoded, encodings_of
 from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
+from daskboost.data.chunks.row_folds import Dealing, DealtRows, FoldRule, rule_of
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
 from daskboost.data.input.kinds import is_lazy
+from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.queries import qid_of_groups
 from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
 from daskboost.devices.cpu.compilers import foresee
 from daskboost.devices.cpu.foreseen import foreseen
-from daskboost.dtypes import Bool, Float32
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError, DeviceError, ParameterError
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quantize_here
@@ -129,8 +131,8 @@ class QuantizedDataset:
 
     _info: DatasetInfo
     _shards: Any
-    _rows: Bool | None = None
-    """Rows of the whole data set that this one has, if it is a subset."""
+    _n_whole: int | None = None
+    """Rows of the whole data set, if this one is a subset."""
     _storage: tuple[int | None, str | None]
     """The memory limit and the spill directory it was made with."""
 
@@ -377,18 +379,51 @@ class QuantizedDataset:
         if self._shards.closed:
             raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
         mask = row_mask(rows, self.n_rows)
-        if self._rows is not None:
-            whole = np.zeros_like(self._rows)
-            whole[np.flatnonzero(self._rows)[mask]] = True
+        if self.is_subset:
+            own = self._shards.marks(self.n_numbered_rows)
+            whole = np.zeros_like(own)
+            whole[np.flatnonzero(own)[mask]] = True
             mask = whole
-        shards, (limit, directory) = self._shards.select(mask), self._storage
+        shards = self._shards.select(mask)
         stats = selected_stats(shards.shards)
         stats.check_trainable()
+        return self._some_of(shards, stats)
+
+    def _some_of(self, shards: Any, stats: LabelStats) -> QuantizedDataset:
+        """Return some of the rows, which have that summary, as a data set."""
+        limit, directory = self._storage
         made = self._holding(
             replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
         )
-        made._rows = mask
+        made._n_whole = self.n_numbered_rows
         return made
+
+    def dealt(self, dealing: Dealing) -> DealtRows:
+        """Return which fold each row belongs to, wherever the rows lie; all rows are asked.
+
+        Raises
+        ------
+        ParameterError
+            Fewer rows, or queries, than folds.
+        """
+        found = self._shards.smallest_hashes(dealing)
+        if len(found.hashes) < dealing.n_folds:
+            what = "queries" if dealing.by == "qid" else "rows"
+            raise ParameterError(
+                f"folds={dealing.n_folds} must lie between 2 and the number of {what}, {len(found.hashes)}"
+            )
+        return rule_of(dealing, found)
+
+    def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[QuantizedDataset, QuantizedDataset]]:
+        """For each of some folds the rows of all others, and its own; here or on the workers, which copy nothing.
+
+        As of `subset`, but halves may have no rows.
+        """
+        if self._shards.closed:
+            raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
+        return [
+            (self._some_of(*others), self._some_of(*own)) for others, own in self._shards.divided(rule, folds)
+        ]
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the quantized rows as a directory (docs/dataset_format.md), which `open` reads in any process.
@@ -402,7 +437,7 @@ class QuantizedDataset:
         StorageError
             The files cannot be written.
         """
-        if self._rows is not None:
+        if self.is_subset:
             raise ParameterError("a subset cannot be saved: its bins are the whole data set's; save that")
         from daskboost.data.saved.shard_files import DatasetWriter  # files are for few fits: not loaded with the rest
 
@@ -469,7 +504,7 @@ class QuantizedDataset:
     @property
     def is_subset(self) -> bool:
         """Whether some rows of its chunks do not count."""
-        return self._rows is not None
+        return self._n_whole is not None
 
     @property
     def cuts(self) -> Cuts:
@@ -488,7 +523,7 @@ class QuantizedDataset:
     @property
     def n_numbered_rows(self) -> int:
         """Rows of the whole data set, whose numbers rows of a subset keep."""
-        return self.n_rows if self._rows is None else len(self._rows)
+        return self.n_rows if self._n_whole is None else self._n_whole
 
     @property
     def n_features(self) -> int:

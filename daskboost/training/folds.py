@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from daskboost.data.chunks.row_folds import Dealing
 from daskboost.data.saved.subset import row_mask
-from daskboost.dtypes import Array, Int64
+from daskboost.dtypes import Array
 from daskboost.errors import ParameterError
-from daskboost.hashing import Purpose, draws, key
 from daskboost.training.dataset import QuantizedDataset
 
 Fold = tuple[QuantizedDataset, QuantizedDataset]
@@ -26,7 +26,7 @@ def make_folds(
     Parameters
     ----------
     data : QuantizedDataset
-        In this process.
+        In this process where pairs are given, anywhere where a number is.
     folds : int, or iterable of (training rows, held-out rows)
         Rows by positions or marks, such as ``KFold(5).split(X)`` gives. A number makes as many of equal sizes, by
         hashes of the rows' positions; where rows have queries, as many of equal numbers of whole queries.
@@ -44,7 +44,7 @@ def make_folds(
     if isinstance(folds, bool) or isinstance(folds, str) or folds is None:
         raise ParameterError(f"folds={folds!r}: give their number, or pairs of training rows and held-out rows")
     if isinstance(folds, int | np.integer):
-        return _subsets(data, _dealt(data, int(folds), random_state, repeat, stratified))
+        return _dealt(data, int(folds), random_state, repeat, stratified)
     if not isinstance(folds, Iterable):
         raise ParameterError(
             f"folds is {type(folds).__name__}; give a number, or pairs such as KFold(5).split(X) gives"
@@ -80,37 +80,23 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
     return made
 
 
-def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Any]:
-    """Rows, or whole queries where rows have these, dealt out in the order of their hashes; rows within their label
-    where folds are stratified."""
+def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Fold]:
+    """Rows, or whole queries where rows have these, dealt out by their hashes; rows within their label where folds are
+    stratified."""
+    by: Literal["label", "qid"] | None = "label" if stratified else None
     if data.info.has("qid"):
-        return _dealt_queries(data, n, random_state, repeat, stratified)
-    if not 2 <= n <= data.n_rows:
-        raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
-    hashes = draws(key(random_state, Purpose.FOLDS, repeat), np.arange(data.n_rows, dtype=np.uint64))
-    order = np.lexsort((hashes, _labels(data))) if stratified else np.argsort(hashes, kind="stable")
-    fold: Int64 = np.empty(data.n_rows, np.int64)
-    fold[order] = np.arange(data.n_rows) % n
-    return [(fold != k, fold == k) for k in range(n)]
-
-
-def _dealt_queries(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Any]:
-    if stratified:
-        raise ParameterError("stratified=True deals out rows by label, and queries stay whole; leave it out")
-    queries, query_of_row = np.unique(_column(data, "qid"), return_inverse=True)
-    if not 2 <= n <= len(queries):
-        raise ParameterError(f"folds={n} must lie between 2 and the number of queries, {len(queries)}")
-    hashes = draws(key(random_state, Purpose.FOLDS, repeat), queries.view(np.uint64))
-    fold: Int64 = np.empty(len(queries), np.int64)
-    fold[np.argsort(hashes, kind="stable")] = np.arange(len(queries)) % n
-    return [(fold[query_of_row] != k, fold[query_of_row] == k) for k in range(n)]
-
-
-def _labels(data: QuantizedDataset) -> Array:
-    """Return the labels of all rows, in order."""
-    if not data.info.has("label"):
+        if stratified:
+            raise ParameterError("stratified=True deals out rows by label, and queries stay whole; leave it out")
+        by = "qid"
+    elif stratified and not data.info.has("label"):
         raise ParameterError("stratified=True needs labels; make the data set with y")
-    return _column(data, "label")
+    if n < 2:
+        raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
+    rule = data.dealt(Dealing.of(n, random_state, repeat, by, data.info.stats))
+    made = data.divided(rule, range(n))
+    for half in (half for pair in made for half in pair):
+        half.info.stats.check_trainable()
+    return made
 
 
 def _column(data: QuantizedDataset, name: str) -> Array:

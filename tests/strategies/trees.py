@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daskboost import Booster, QuantizedDataset, train
 from daskboost.data.chunks.build import BuildOptions
 from daskboost.data.input.source import make_source
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Bool, Float32
 
 CLASSES = {"binary:logistic": 2, "multi:softprob": 5, "count:poisson": 9}
 
@@ -96,3 +96,9 @@ def fit(data: Data, params: Mapping[str, Any], n_rounds: int = 3, **options: Any
     """Quantize with `options` and train."""
     with quantized(data, **options) as dataset:
         return train({"n_jobs": 1, **params}, dataset, n_rounds)
+
+
+def marks_of(data: QuantizedDataset) -> Bool:
+    """Which rows of the whole data set a subset in this process has."""
+    marks: Bool = data.shards.marks(data.n_numbered_rows)
+    return marks

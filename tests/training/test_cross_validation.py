@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
-from strategies.trees import make_data, quantized
+from strategies.trees import make_data, marks_of, quantized
 
 from daskboost import QuantizedDataset, cv, train
 from daskboost.errors import DataError, ParameterError
@@ -70,13 +70,11 @@ def test_folds_divide_the_rows_evenly(n_rows: int, n: int, seed: int, stratified
     data = make_data(rng, "binary:logistic", n_rows)
     with quantized(data, chunk_rows=20) as made:
         folds = make_folds(made, n, seed, stratified=stratified)
-        marks = [np.flatnonzero(np.asarray(held_out._rows)) for _, held_out in folds]
+        marks = [np.flatnonzero(marks_of(held_out)) for _, held_out in folds]
         assert sorted(np.concatenate(marks).tolist()) == list(range(n_rows))
         assert max(map(len, marks)) - min(map(len, marks)) <= 1
         for train_rows, held_out in folds:
-            assert train_rows._rows is not None
-            assert held_out._rows is not None
-            np.testing.assert_array_equal(train_rows._rows, ~held_out._rows)
+            np.testing.assert_array_equal(marks_of(train_rows), ~marks_of(held_out))
         if stratified:
             ones = [int(data.y[rows].sum()) for rows in marks]
             assert max(ones) - min(ones) <= 1
@@ -85,9 +83,8 @@ def test_folds_divide_the_rows_evenly(n_rows: int, n: int, seed: int, stratified
 def test_folds_depend_on_seed_and_repeat_alone() -> None:
     with dataset(200) as data:
         first, same, repeat, seed = (
-            make_folds(data, 3, *which)[0][1]._rows for which in ((1, 0), (1, 0), (1, 1), (2, 0))
+            marks_of(make_folds(data, 3, *which)[0][1]) for which in ((1, 0), (1, 0), (1, 1), (2, 0))
         )
-    assert first is not None
     np.testing.assert_array_equal(first, same)
     assert (first != repeat).any()
     assert (first != seed).any()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from reference.ranking import ranking_metric
+from strategies.trees import marks_of
 
 from daskboost import QuantizedDataset, evaluate_features, train
 from daskboost.training.evaluate_features import paired_interval
@@ -31,7 +32,7 @@ def test_differences_are_those_of_queries_of_separate_fits(baseline: str) -> Non
     values = np.zeros((2, 50))
     for repeat in range(2):
         for rows, held_out in make_folds(data, 3, 0, repeat):
-            own = np.flatnonzero(held_out._rows)  # type: ignore[arg-type]
+            own = np.flatnonzero(marks_of(held_out))
             for k, ignored in enumerate((tuple(set(without) - {1}), without)):
                 params = {**PARAMS, "ignored_features": ignored, "random_state": repeat}
                 score = train(params, rows, 4).predict(X[own])

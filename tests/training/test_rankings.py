@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xgboost
 from sklearn.model_selection import GroupKFold
+from strategies.trees import marks_of
 
 from daskboost import Booster, QuantizedDataset, cv, evaluate_features, plan, train, train_many
 from daskboost.devices.budget.plan import SMALL_ROWS
@@ -154,7 +155,7 @@ def test_models_grow_side_by_side_and_folds_keep_queries_whole() -> None:
         assert each.booster.to_bytes("json") == train(params, data, 4).to_bytes("json")
     table = cv(candidates[0], data, 3, folds=3)
     assert table["valid-ndcg@5-mean"].iloc[-1] > 0.5
-    held_out = [set(QID[valid._rows].tolist()) for _, valid in make_folds(data, 3)]
+    held_out = [set(QID[marks_of(valid)].tolist()) for _, valid in make_folds(data, 3)]
     assert sum(map(len, held_out)) == len(set.union(*held_out)) == len(np.unique(QID))
     assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
     groups = list(GroupKFold(3).split(X, groups=QID))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,12 +48,15 @@ class Shard:
         In increasing order of `first_row`; the rows between two chunks belong to other shards.
     layout : DenseLayout or CsrLayout
         The same in all shards of the data set.
+    owns_chunks : bool, default True
+        Whether closing the shard deletes its chunks; those of some of the rows are another shard's.
     """
 
     store: ChunkStore
     entries: tuple[ShardChunk, ...]
     cuts: Cuts
     layout: Layout
+    owns_chunks: bool = True
 
     @property
     def n_rows(self) -> int:
@@ -70,9 +73,13 @@ class Shard:
 
     def select(self, rows: Bool) -> Shard:
         """The same chunks, of whose rows only those count whose global ids are marked in `rows`."""
-        return replace(self, entries=tuple(
-            replace(entry, selected=rows[entry.first_row : entry.first_row + entry.n_rows]) for entry in self.entries
-        ))  # fmt: skip
+        return self.selecting(lambda entry: rows[entry.first_row : entry.first_row + entry.n_rows])
+
+    def selecting(self, marks_of: Callable[[ShardChunk], Bool]) -> Shard:
+        """The same chunks, of whose rows only those count that are marked; `marks_of` gives the marks of a chunk's
+        rows."""
+        own = tuple(replace(entry, selected=marks_of(entry)) for entry in self.entries)
+        return replace(self, entries=own, owns_chunks=False)
 
     def weighted(self) -> Shard:
         """Return the shard as trees are grown over it: rows that do not count have weight 0.
@@ -92,8 +99,8 @@ class Shard:
         return self.store is other.store and same
 
     def close(self) -> None:
-        """Delete the shard's chunks from the store, which stays open."""
-        for entry in self.entries:
+        """Delete the shard's chunks from the store, which stays open, unless they are another shard's."""
+        for entry in self.entries if self.owns_chunks else ():
             self.store.delete(entry.handle)
 
 
