@@ -249,14 +249,14 @@ class TrainParams:
                 raise ParameterError(f"{name}={shown(value)} must be an integer")
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
-        _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
-        _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
+        check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
+        check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
         _check_gpus(self.n_gpus, self.device)
-        _check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
-        _check_choice("sampling_unit", self.sampling_unit, SAMPLING_UNITS)
-        _check_choice("reduction", self.reduction, REDUCTIONS)
-        _check_choice("partition_by", self.partition_by, PARTITIONS)
-        _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
+        check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
+        check_choice("sampling_unit", self.sampling_unit, SAMPLING_UNITS)
+        check_choice("reduction", self.reduction, REDUCTIONS)
+        check_choice("partition_by", self.partition_by, PARTITIONS)
+        check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             given = shown(self.quantile_alpha)
             raise ParameterError(f"quantile_alpha={given}: every quantile must lie between 0 and 1")
@@ -462,7 +462,7 @@ def check_flag(name: str, value: object) -> None:
 
 def check_pairs(params: Mapping[str, Any]) -> None:
     """Refuse parameters of ranking objectives that are no method, count or flag: ParameterError naming one."""
-    _check_choice("lambdarank_pair_method", params["lambdarank_pair_method"], PAIR_METHODS)
+    check_choice("lambdarank_pair_method", params["lambdarank_pair_method"], PAIR_METHODS)
     pairs = params["lambdarank_num_pair_per_sample"]
     if pairs is not None:
         check_count("lambdarank_num_pair_per_sample", pairs, least=1, below=MOST_FIRST)
@@ -480,8 +480,8 @@ def check_pairs(params: Mapping[str, Any]) -> None:
 def check_yetirank(params: Mapping[str, Any]) -> None:
     """Refuse parameters of ``yetirank`` that are no mode, noise, count or share: ParameterError naming one."""
     mode = params["yetirank_mode"]
-    _check_choice("yetirank_mode", mode, YETIRANK_MODES)
-    _check_choice("yetirank_noise", params["yetirank_noise"], YETIRANK_NOISES)
+    check_choice("yetirank_mode", mode, YETIRANK_MODES)
+    check_choice("yetirank_noise", params["yetirank_noise"], YETIRANK_NOISES)
     check_count("yetirank_permutations", params["yetirank_permutations"], least=1, below=MOST_ORDERS + 1)
     check_count("yetirank_neighbors", params["yetirank_neighbors"], least=1, below=MOST_FIRST)
     if params["yetirank_top"] is not None:
@@ -532,11 +532,12 @@ def split_device(device: object) -> tuple[str, int | None]:
     is_gpu = kind in ("cuda", "gpu")
     if is_gpu and number.isascii() and number.isdigit():
         return "cuda", int(number)
-    _check_choice("device", device, DEVICES)
+    check_choice("device", device, DEVICES)
     return ("cuda" if is_gpu else kind), None
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse what is none of the words that a parameter takes, naming the closest."""
     if not (isinstance(value, str) and value in choices):
         close = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""

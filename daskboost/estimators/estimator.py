@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 
@@ -29,6 +30,8 @@ from daskboost.estimators.eval_sets import (
     labels_of,
 )
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
+from daskboost.estimators.presets import MEMBERS_ROWS, SMALL_DATA_ROWS
+from daskboost.estimators.stopping import FitShape, rounds_of
 from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
@@ -38,7 +41,7 @@ from daskboost.model.placement import Place
 from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_of_pairs
-from daskboost.params import TrainParams, as_tuple, check_count, shown
+from daskboost.params import TrainParams, as_tuple, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
 from daskboost.training.checks import as_booster, check_drawn_queries
 from daskboost.training.dataset import (
@@ -48,6 +51,7 @@ from daskboost.training.dataset import (
     current_client,
     run_or_await,
 )
+from daskboost.training.members import train_members
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
 
@@ -72,6 +76,17 @@ class Pairs(NamedTuple):
 
 
 NO_PAIRS = Pairs()
+
+
+class Log(NamedTuple):
+    """What is told of the rounds of a fit."""
+
+    callbacks: Sequence[Callback]
+    verbose: bool | int | None
+
+    def of_a_fit(self) -> list[Callback]:
+        """Return the callbacks of one fit, whose printed lines are its own."""
+        return [*self.callbacks, *evaluation_log(self.verbose)]
 
 
 @estimator
@@ -268,7 +283,8 @@ class BoostedTrees(EstimatorParameters):
         Plan
             `print` it for a table.
         """
-        return plan(self._params_for(self._labels_of(n_classes)), X, num_boost_round=self.n_estimators, **shape)
+        n_rounds = rounds_of(self, FitShape(), MEMBERS_ROWS).most
+        return plan(self._params_for(self._labels_of(n_classes)), X, num_boost_round=n_rounds, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
         """Any labels of so many classes; None where labels are numbers."""
@@ -276,21 +292,16 @@ class BoostedTrees(EstimatorParameters):
 
     # Steps
 
-    def _check_arguments(self, y: object, is_evaluated: bool, pairs: Pairs) -> None:
+    def _check_arguments(self, y: object, shape: FitShape, pairs: Pairs) -> None:
         """Everything that needs no data."""
         if y is None and pairs.rows is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
                 "a column of X, or as a collection aligned with X."
             )
-        check_count("n_estimators", self.n_estimators, least=0)
+        rounds_of(self, shape, SMALL_DATA_ROWS)
         check_complexity(self.max_ctr_complexity)
         self.train_params("reg:squarederror" if self.objective is None else self.objective)
-        if self.early_stopping_rounds is not None and not is_evaluated:
-            raise ParameterError(
-                f"early_stopping_rounds={shown(self.early_stopping_rounds)} needs an evaluation set; pass "
-                "eval_set=[(X_valid, y_valid)] to fit"
-            )
         known = get_args(ImportanceType)
         if not (isinstance(self.importance_type, str) and self.importance_type in known):
             raise ParameterError(
@@ -305,19 +316,21 @@ class BoostedTrees(EstimatorParameters):
         An estimator whose rows have other columns has a `fit` of its own, which ends here.
         """
         chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
-        chosen._check_arguments(rows.y, bool(sets), pairs)
         own = [] if chosen.callbacks is None else chosen.callbacks
+        other_reason = "init_model" if init_model is not None else "pairs" if pairs.are_there else ""
+        shape = FitShape(bool(sets), other_reason, bool(own), rows.beside.get("qid") is not None)
+        chosen._check_arguments(rows.y, shape, pairs)
         check_callbacks(own)
-        every = [*own, *evaluation_log(verbose)]
+        log = Log(own, verbose)
         init = as_booster(init_model)
         source = chosen._source(rows)
         return run_or_await(
-            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every, pairs))
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, log, pairs, shape))
         )
 
     def _fit(
-        self, source: Source, given: RowSet, sets: Sequence[RowSet], init: Booster | None,
-        callbacks: Sequence[Callback], pairs: Pairs,
+        self, source: Source, given: RowSet, sets: Sequence[RowSet], init: Booster | None, log: Log, pairs: Pairs,
+        shape: FitShape,
     ) -> Self:  # fmt: skip
         """Find the classes, quantize, train."""
         if pairs.are_there:
@@ -326,7 +339,8 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [self._source(one, source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
-        objective = check_params(params, source.schema, self.n_estimators, callbacks)
+        shape = replace(shape, has_classes=labels is not None)
+        objective = check_params(params, source.schema, rounds_of(self, shape, SMALL_DATA_ROWS).most, log.callbacks)
         client = client_for(source)
         check_n_gpus(params.n_gpus, client is not None)
         if client is None:  # on a cluster the workers know
@@ -345,10 +359,18 @@ class BoostedTrees(EstimatorParameters):
                 if not one.same_as(given) or source.spec.class_weights is not None:
                     data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
-            booster = train(
-                params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
-                evals_result=evals_result, init_model=init, callbacks=callbacks,
-            )  # fmt: skip
+            n_rows = dtrain.info.stats.positive_weight_rows
+            params = replace(params, **self.unset_values(n_rows))
+            rounds = rounds_of(self, shape, n_rows)
+            if rounds.holding_out is None:
+                booster = train(
+                    params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
+                    evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(),
+                )  # fmt: skip
+            else:
+                booster, evals_result = train_members(
+                    params, dtrain, rounds.most, rounds.holding_out, lambda _: log.of_a_fit()
+                )
         self._keep(booster, labels)
         self.evals_result_ = evals_result
         return self
@@ -410,7 +432,7 @@ class BoostedTrees(EstimatorParameters):
 
     def _best(self, value: T | None) -> T:
         if value is None:
-            raise AttributeError("best_iteration and best_score exist only after a fit with early_stopping_rounds")
+            raise AttributeError("best_iteration and best_score exist only after a fit that an eval_set stopped")
         return value
 
 

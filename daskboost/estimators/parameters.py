@@ -1,7 +1,7 @@
 """The constructor's parameters, declared once for all estimators.
 
 `EstimatorParameters` is a dataclass, so that scikit-learn's `get_params`, `set_params` and `clone` find every parameter
-in the signature of the constructor that the dataclass writes; defaults are those of `TrainParams`.
+in the signature of the constructor that the dataclass writes; defaults are those of `TrainParams`, or of `preset`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,33 @@ from sklearn.base import BaseEstimator
 
 from daskboost.data.categories.pairs import MOST_COMPLEXITY
 from daskboost.errors import ParameterError
+from daskboost.estimators.presets import PRESETS, SMALL_DATA_ROWS
 from daskboost.foreign_words import hint_of, translated, unexpected
-from daskboost.params import PARAMETERS, TrainParams
+from daskboost.params import PARAMETERS, TrainParams, check_choice
 
 C = TypeVar("C", bound=type)
 
 SHARED_PARAMETERS = """
-    n_estimators : int, default 100
-        Rounds; one tree per output and round, or one of all outputs.
+    preset : {"balanced", "fast", "best", "xgboost"}
+        What holds for parameters that are not given (`docs/defaults.md`): five models, each of which stops by another
+        fifth of the rows, averaged; one model that stops by a fifth; ten of half the learning rate; or XGBoost's
+        defaults: 100 rounds of rate 0.3 over all rows.
+    n_estimators : int, optional
+        Rounds; one tree per output and round, or one of all outputs. Given alone, one model has exactly so many.
+        By default rows tell when to stop, see `early_stopping`; where none do, 100.
+    early_stopping : {"auto", True, False}
+        Whether rows are held out from training, which tell after how many rounds to stop. "auto" is true where
+        `n_estimators` is not given, or `early_stopping_rounds` is, for 500 rows or more; but not beside an `eval_set`,
+        which tells instead, an `init_model`, `pairs` or ``preset="xgboost"``.
+    validation_fraction : float in (0, 0.5], optional
+        Share of the rows that is held out, rounded to one of 1/2, 1/3, 1/4, ...; by default a fifth. Rows are drawn by
+        hashes: of each class the same share, whole queries; with `has_time`, and no queries, they are the last ones.
+    n_members : int, optional
+        Models that hold different rows out. By default five, of a million rows or more, or beside `callbacks`, one.
+    refit : {"average", "replay", "none"}, optional
+        What becomes of models that stopped: they are averaged; or all rows are trained on for as many rounds as the
+        one model found best; or that one is kept. By default several are averaged, one is kept, and with `has_time`
+        replayed.
     multi_strategy : {"one_output_per_tree", "multi_output_tree"}
         With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for
         each: several times faster, and a better fit where outputs need different splits takes more rounds.
@@ -32,8 +51,8 @@ SHARED_PARAMETERS = """
     score_function : {"auto", "newton", "l2"}
         What splits are scored by: squared sums of gradients over sums of hessians (XGBoost's) or over sums of weights
         (CatBoost's L2). Leaf values are Newton's either way; "auto" is "l2" for symmetric trees of two classes.
-    learning_rate : float in (0, 1], default 0.3
-        What leaf values are multiplied by.
+    learning_rate : float in (0, 1], optional
+        What leaf values are multiplied by; by default 0.1, or what `preset` says.
     max_depth, max_leaves : int, default 6 and 0
         Most splits from root to leaf (at most 24 for depthwise, 16 for symmetric growth); most leaves, 0 for no limit.
     max_bin : int, default 256
@@ -49,12 +68,12 @@ SHARED_PARAMETERS = """
         is worth 0.
     max_delta_step : float, optional
         Largest absolute leaf value before the learning rate; None is the objective's default.
-    subsample : float in (0, 1], default 1
-        Share of rows that grow a tree.
+    subsample : float in (0, 1], optional
+        Share of rows that grow a tree; by default 0.8, of fewer than 500 rows 1, or what `preset` says.
     sampling_unit : {"object", "group"}
         What `subsample` draws: rows, or whole queries, which `fit` then needs as `qid`.
-    colsample_bytree, colsample_bylevel, colsample_bynode : float in (0, 1], default 1
-        Share of features per tree, of those per level, of those per node.
+    colsample_bytree, colsample_bylevel, colsample_bynode : float in (0, 1]
+        Share of features per tree, 1 by default, of those per level, as `subsample`, of those per node, 1.
     scale_pos_weight : float, default 1
         Weight of rows of the second class in binary classification.
     monotone_constraints : sequence or mapping, optional
@@ -73,7 +92,8 @@ SHARED_PARAMETERS = """
         Metrics of `eval_set`, by default the objective's; a callable is ``f(y_true, y_pred) -> value``, smaller being
         better unless it has a true attribute ``maximize`` or is one of scikit-learn's ``..._score``.
     early_stopping_rounds : int, optional
-        Stop after so many rounds without improvement of the last metric on the last set of `eval_set`.
+        Stop after so many rounds without improvement of the last metric on the last set of `eval_set`, or on rows that
+        are held out; 30 where `n_estimators` is not given.
     callbacks : sequence of Callback, optional
         Progress bars, schedules, checkpoints.
     quantile_alpha : float or sequence of float, default 0.5
@@ -248,11 +268,16 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     """
 
     _names: ClassVar[tuple[str, ...]]
-    n_estimators: int = 100
+    preset: str = "balanced"
+    n_estimators: int | None = None
+    early_stopping: bool | str = "auto"
+    validation_fraction: float | None = None
+    n_members: int | None = None
+    refit: str | None = None
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
     score_function: str = TrainParams.score_function
-    learning_rate: float = TrainParams.learning_rate
+    learning_rate: float | None = None
     max_depth: int = TrainParams.max_depth
     max_leaves: int = TrainParams.max_leaves
     max_bin: int = TrainParams.max_bin
@@ -262,10 +287,10 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     gamma: float = TrainParams.gamma
     min_child_weight: float = TrainParams.min_child_weight
     max_delta_step: float | None = TrainParams.max_delta_step
-    subsample: float = TrainParams.subsample
+    subsample: float | None = None
     sampling_unit: str = TrainParams.sampling_unit
     colsample_bytree: float = TrainParams.colsample_bytree
-    colsample_bylevel: float = TrainParams.colsample_bylevel
+    colsample_bylevel: float | None = None
     colsample_bynode: float = TrainParams.colsample_bynode
     scale_pos_weight: float = TrainParams.scale_pos_weight
     monotone_constraints: Any = None
@@ -349,9 +374,16 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of
         range and contradictions."""
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
+        values |= self.unset_values(SMALL_DATA_ROWS)
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
         return TrainParams.from_mapping(values)
+
+    def unset_values(self, n_rows: int) -> dict[str, Any]:
+        """Return by name what training parameters that are not given are for so many rows."""
+        check_choice("preset", self.preset, PRESETS)
+        values = PRESETS[self.preset].values(n_rows)
+        return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property
     def n_threads(self) -> int:

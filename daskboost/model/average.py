@@ -1,0 +1,45 @@
+"""One model that predicts the mean of several models' margins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from daskboost.errors import ParameterError
+from daskboost.model.booster import Booster
+from daskboost.tree.table import TreeTable
+
+
+def average(models: Sequence[Booster]) -> Booster:
+    """Return the model whose margin is the mean of those of some models: all their trees, with smaller leaves.
+
+    Its iteration i has the trees that the models grew in theirs, so that its first iterations are the mean of the
+    models' first ones. Parameters and attributes are those of the first model.
+
+    Raises
+    ------
+    ParameterError
+        Models of other objectives, columns, base scores or kinds of leaves than the first one's.
+    """
+    first = models[0]
+    for model in models:
+        if _kind(model) != _kind(first):
+            raise ParameterError(f"{model!r} and {first!r} cannot be averaged: objective, columns, base score and "
+                                 "kind of leaves must be the same in all models")  # fmt: skip
+    trees: list[TreeTable] = []
+    outputs: list[int] = []
+    pointers = [0]
+    for iteration in range(max(model.n_iterations for model in models)):
+        for model in (own for own in models if iteration < own.n_iterations):
+            grown = slice(*model.iteration_indptr[iteration : iteration + 2])
+            trees += [replace(t, value=(t.value / np.float32(len(models)))) for t in model.trees[grown]]
+            outputs += model.tree_outputs[grown]
+        pointers.append(len(trees))
+    return replace(first, trees=tuple(trees), tree_outputs=tuple(outputs), iteration_indptr=tuple(pointers))
+
+
+def _kind(model: Booster) -> tuple[object, ...]:
+    widths = {tree.leaf_width for tree in model.trees}
+    return model.objective.name, model.n_outputs, model.base_score, model.schema.columns, max(widths, default=1)

@@ -1,0 +1,148 @@
+"""Models that each stop by rows which they do not train on, and their average: a fit that needs no evaluation set."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from daskboost.data.chunks.row_folds import Dealing, FoldRule, LastRows
+from daskboost.errors import DataError
+from daskboost.local.in_process import LocalShards
+from daskboost.model.average import average
+from daskboost.model.booster import Booster
+from daskboost.params import TrainParams
+from daskboost.training.callbacks import Callback
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.folds import Fold
+from daskboost.training.train import prepare_fit, train
+from daskboost.training.train_many import PreparedModel, TrainedModel, run_together
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE_ROWS = 2**18
+"""Up to so many rows several members grow at a time, one per thread, for which each has 20 bytes a row and output."""
+ATTRIBUTE = "members"
+"""The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
+
+
+@dataclass(frozen=True)
+class HoldingOut:
+    """Which rows are held out, from how many models, and what becomes of these.
+
+    Parameters
+    ----------
+    fraction : float
+        Share of the rows that a member does not train on, rounded to one of 1/2, 1/3, 1/4, ...
+    n_members : int
+        Models, each of which holds other rows out; at most ``1 / fraction``.
+    patience : int
+        Rounds without improvement of the last metric after which a member stops.
+    refit : {"average", "replay", "none"}
+        Average the members; or train on all rows for as many rounds as the one member found best; or keep that member.
+    in_time : bool
+        Hold the last rows out, rather than rows drawn by hashes.
+    stratified : bool
+        Deal out the rows of each label by themselves.
+    """
+
+    fraction: float
+    n_members: int
+    patience: int
+    refit: str
+    in_time: bool
+    stratified: bool
+
+    @property
+    def n_folds(self) -> int:
+        """Into how many folds rows are dealt out."""
+        return max(round(1 / self.fraction), self.n_members, 2)
+
+    def folds(self, data: QuantizedDataset, seed: int) -> list[Fold]:
+        """Return what each member trains on and what is held out from it.
+
+        Raises
+        ------
+        DataError
+            No rows of positive weight on one of the sides, whichever rows are held out.
+        """
+        rule: FoldRule
+        if self.in_time:
+            kept = data.n_numbered_rows - data.n_numbered_rows // self.n_folds
+            rule, held_out = LastRows(kept), range(1, 2)
+        else:
+            by: Literal["label", "qid"] | None = "label" if self.stratified else None
+            by = "qid" if data.info.has("qid") else by
+            rule = data.dealt(Dealing.of(self.n_folds, seed, 0, by, data.info.stats))
+            held_out = range(self.n_members)
+        made = data.divided(rule, held_out)
+        usable = [pair for pair in made if all(half.info.stats.positive_weight_rows for half in pair)]
+        if not usable:
+            raise DataError(
+                "no rows can be held out to stop by: all rows of positive weight belong together; pass "
+                "early_stopping=False"
+            )
+        return usable
+
+
+def train_members(
+    params: TrainParams, dtrain: QuantizedDataset, n_rounds: int, holding_out: HoldingOut,
+    callbacks: Callable[[int], Sequence[Callback]],
+) -> tuple[Booster, dict[str, dict[str, list[float]]]]:  # fmt: skip
+    """Train members, and make one model of them.
+
+    All start from the base score of all rows. The model does not depend on where rows lie.
+
+    Parameters
+    ----------
+    n_rounds : int
+        Most rounds of a member.
+    callbacks : callable
+        ``f(i)`` makes those of member i.
+
+    Returns
+    -------
+    Booster
+        With an attribute "members".
+    dict
+        "held_out_0", "held_out_1", ... -> metric -> a value per round, of each member's held-out rows.
+    """
+    folds = holding_out.folds(dtrain, params.random_state)
+    start = train(params, dtrain, 0)
+    prepared = []
+    for i, (rows, held_out) in enumerate(folds):
+        history: dict[str, dict[str, list[float]]] = {}
+        fit = prepare_fit(
+            params, rows, n_rounds, [(held_out, f"held_out_{i}")], holding_out.patience, None, callbacks(i), history
+        )
+        begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score))
+        prepared.append(PreparedModel(begun, history, 0, i))
+    trained = _run(prepared, dtrain, params)
+    best = [_best_of(model.booster) for model in trained]
+    found = [{"rounds": booster.n_iterations, "score": model.booster.best_score}
+             for model, booster in zip(trained, best, strict=True)]  # fmt: skip
+    logger.info("%d of %d folds of the rows were held out: %s", len(found), holding_out.n_folds, found)
+    if holding_out.refit == "replay":
+        booster = train(params, dtrain, max(own.n_iterations for own in best))
+    else:
+        booster = average(best)
+    attributes = {**booster.attributes, ATTRIBUTE: json.dumps(found)}
+    evals_result = {name: values for model in trained for name, values in model.evals_result.items()}
+    return replace(booster, attributes=attributes), evals_result
+
+
+def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset, params: TrainParams) -> list[TrainedModel]:
+    """Train the members: side by side where they are small and in this process."""
+    if isinstance(dtrain.shards, LocalShards) and params.n_gpus == 1:
+        return run_together(prepared, None if dtrain.n_rows <= AT_ONCE_ROWS else 1)
+    return [
+        TrainedModel(model.fit.run(model.fit.fit), model.evals_result, model.candidate, model.fold)
+        for model in prepared
+    ]
+
+
+def _best_of(booster: Booster) -> Booster:
+    """The iterations up to the best one."""
+    return booster if booster.best_iteration is None else booster[: booster.best_iteration + 1]
