@@ -422,7 +422,7 @@ class ClusterShards:
     owners: tuple[str, ...]
     """Worker of each partition."""
     whole: ClusterShards | None = None
-    """Whose chunks these are, if not their own: those of all rows, of which some count."""
+    """The data set that owns the chunks, of whose rows only some count here; None where these are its own."""
 
     def __post_init__(self) -> None:
         self._finalize = weakref.finalize(self, drop_later, weakref.ref(self.client), self.name)

@@ -30,7 +30,7 @@ from daskboost.estimators.eval_sets import (
     labels_of,
 )
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
-from daskboost.estimators.presets import MEMBERS_ROWS, SMALL_DATA_ROWS
+from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS
 from daskboost.estimators.stopping import FitShape, rounds_of
 from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
@@ -283,8 +283,10 @@ class BoostedTrees(EstimatorParameters):
         Plan
             `print` it for a table.
         """
-        n_rounds = rounds_of(self, FitShape(), MEMBERS_ROWS).most
-        return plan(self._params_for(self._labels_of(n_classes)), X, num_boost_round=n_rounds, **shape)
+        rounds = rounds_of(self, FitShape(), MEMBERS_ROWS)
+        params = self._params_for(self._labels_of(n_classes))
+        params = replace(params, **self.unset_values(*rounds.unset_values_by))
+        return plan(params, X, num_boost_round=rounds.most, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
         """Any labels of so many classes; None where labels are numbers."""
@@ -299,7 +301,7 @@ class BoostedTrees(EstimatorParameters):
                 f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
                 "a column of X, or as a collection aligned with X."
             )
-        rounds_of(self, shape, SMALL_DATA_ROWS)
+        rounds_of(self, shape, LEAST_ROWS)
         check_complexity(self.max_ctr_complexity)
         self.train_params("reg:squarederror" if self.objective is None else self.objective)
         known = get_args(ImportanceType)
@@ -340,7 +342,7 @@ class BoostedTrees(EstimatorParameters):
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
         shape = replace(shape, has_classes=labels is not None)
-        objective = check_params(params, source.schema, rounds_of(self, shape, SMALL_DATA_ROWS).most, log.callbacks)
+        objective = check_params(params, source.schema, rounds_of(self, shape, LEAST_ROWS).most, log.callbacks)
         client = client_for(source)
         check_n_gpus(params.n_gpus, client is not None)
         if client is None:  # on a cluster the workers know
@@ -359,9 +361,8 @@ class BoostedTrees(EstimatorParameters):
                 if not one.same_as(given) or source.spec.class_weights is not None:
                     data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
-            n_rows = dtrain.info.stats.positive_weight_rows
-            params = replace(params, **self.unset_values(n_rows))
-            rounds = rounds_of(self, shape, n_rows)
+            rounds = rounds_of(self, shape, dtrain.info.stats.positive_weight_rows)
+            params = replace(params, **self.unset_values(*rounds.unset_values_by))
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,

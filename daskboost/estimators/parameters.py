@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 
 from daskboost.data.categories.pairs import MOST_COMPLEXITY
 from daskboost.errors import ParameterError
-from daskboost.estimators.presets import PRESETS, SMALL_DATA_ROWS
+from daskboost.estimators.presets import PRESETS, ROUNDS_WITHOUT_STOPPING
 from daskboost.foreign_words import hint_of, translated, unexpected
 from daskboost.params import PARAMETERS, TrainParams, check_choice
 
@@ -52,7 +52,8 @@ SHARED_PARAMETERS = """
         What splits are scored by: squared sums of gradients over sums of hessians (XGBoost's) or over sums of weights
         (CatBoost's L2). Leaf values are Newton's either way; "auto" is "l2" for symmetric trees of two classes.
     learning_rate : float in (0, 1], optional
-        What leaf values are multiplied by; by default 0.1, or what `preset` says.
+        What leaf values are multiplied by. By default 0.1 where rows tell when to stop; of a given number of rounds
+        one by this number, 0.3 of 30, 0.17 of 100, 0.03 of 1,000.
     max_depth, max_leaves : int, default 6 and 0
         Most splits from root to leaf (at most 24 for depthwise, 16 for symmetric growth); most leaves, 0 for no limit.
     max_bin : int, default 256
@@ -69,7 +70,7 @@ SHARED_PARAMETERS = """
     max_delta_step : float, optional
         Largest absolute leaf value before the learning rate; None is the objective's default.
     subsample : float in (0, 1], optional
-        Share of rows that grow a tree; by default 0.8, of fewer than 500 rows 1, or what `preset` says.
+        Share of rows that grow a tree; by default 0.8 where rows are held out, else 1.
     sampling_unit : {"object", "group"}
         What `subsample` draws: rows, or whole queries, which `fit` then needs as `qid`.
     colsample_bytree, colsample_bylevel, colsample_bynode : float in (0, 1]
@@ -374,15 +375,15 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of
         range and contradictions."""
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
-        values |= self.unset_values(SMALL_DATA_ROWS)
+        values |= self.unset_values(self.n_estimators or ROUNDS_WITHOUT_STOPPING)
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
         return TrainParams.from_mapping(values)
 
-    def unset_values(self, n_rows: int) -> dict[str, Any]:
-        """Return by name what training parameters that are not given are for so many rows."""
+    def unset_values(self, n_rounds: int, stops: bool = False, holds_out: bool = False) -> dict[str, Any]:
+        """Return by name what training parameters that are not given are, see `Preset.values`."""
         check_choice("preset", self.preset, PRESETS)
-        values = PRESETS[self.preset].values(n_rows)
+        values = PRESETS[self.preset].values(n_rounds, stops, holds_out)
         return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property

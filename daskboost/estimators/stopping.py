@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from daskboost.errors import ParameterError
 from daskboost.estimators.parameters import EstimatorParameters
-from daskboost.estimators.presets import PRESETS, ROUNDS_WITHOUT_STOPPING, SMALL_DATA_ROWS, Preset
+from daskboost.estimators.presets import LEAST_ROWS, PRESETS, ROUNDS_WITHOUT_STOPPING, Preset
 from daskboost.params import check_choice, check_count, shown
 from daskboost.training.members import HoldingOut
 
@@ -43,6 +43,12 @@ class Rounds:
     holding_out: HoldingOut | None
     """Rows to hold out; None where none are."""
 
+    @property
+    def unset_values_by(self) -> tuple[int, bool, bool]:
+        """What parameters that are not given go by, see `Preset.values`."""
+        held_out = self.holding_out is not None
+        return self.most, held_out or self.patience is not None, held_out
+
 
 def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Rounds:
     """Return the rounds of a fit of so many rows whose weight is not 0.
@@ -56,7 +62,7 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
     preset, given = PRESETS[chosen.preset], chosen.early_stopping_rounds
     stops = chosen.early_stopping is True or (
         chosen.early_stopping == "auto" and preset.n_members > 0 and not shape.other_reason
-        and (chosen.n_estimators is None or given is not None) and (n_rows >= SMALL_DATA_ROWS or given is not None)
+        and (chosen.n_estimators is None or given is not None) and (n_rows >= LEAST_ROWS or given is not None)
     )  # fmt: skip
     patience = preset.early_stopping_rounds if given is None else given
     if shape.is_evaluated and chosen.n_estimators is None and preset.n_members > 0 and chosen.early_stopping:

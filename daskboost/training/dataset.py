@@ -389,7 +389,7 @@ class QuantizedDataset:
         stats.check_trainable()
         return self._some_of(shards, stats)
 
-    def _some_of(self, shards: Any, stats: LabelStats) -> QuantizedDataset:
+    def _some_of(self, shards: object, stats: LabelStats) -> QuantizedDataset:
         """Return some of the rows, which have that summary, as a data set."""
         limit, directory = self._storage
         made = self._holding(

@@ -23,7 +23,7 @@ from daskboost.training.train_many import PreparedModel, TrainedModel, run_toget
 logger = logging.getLogger(__name__)
 
 AT_ONCE_ROWS = 2**18
-"""Up to so many rows several members grow at a time, one per thread, for which each has 20 bytes a row and output."""
+"""Up to so many rows members grow side by side, one per thread, for which each takes 20 bytes a row and output."""
 ATTRIBUTE = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 
@@ -119,7 +119,7 @@ def train_members(
         )
         begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score))
         prepared.append(PreparedModel(begun, history, 0, i))
-    trained = _run(prepared, dtrain, params)
+    trained = _run(prepared, dtrain)
     best = [_best_of(model.booster) for model in trained]
     found = [{"rounds": booster.n_iterations, "score": model.booster.best_score}
              for model, booster in zip(trained, best, strict=True)]  # fmt: skip
@@ -133,10 +133,10 @@ def train_members(
     return replace(booster, attributes=attributes), evals_result
 
 
-def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset, params: TrainParams) -> list[TrainedModel]:
+def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[TrainedModel]:
     """Train the members: side by side where they are small and in this process."""
-    if isinstance(dtrain.shards, LocalShards) and params.n_gpus == 1:
-        return run_together(prepared, None if dtrain.n_rows <= AT_ONCE_ROWS else 1)
+    if isinstance(dtrain.shards, LocalShards) and dtrain.n_rows <= AT_ONCE_ROWS:
+        return run_together(prepared)
     return [
         TrainedModel(model.fit.run(model.fit.fit), model.evals_result, model.candidate, model.fold)
         for model in prepared
