@@ -30,8 +30,8 @@ from daskboost.estimators.eval_sets import (
     labels_of,
 )
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
-from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS
-from daskboost.estimators.stopping import FitShape, rounds_of
+from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS, PRESETS
+from daskboost.estimators.stopping import FitShape, Rounds, may_have_vectors, rounds_of
 from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
@@ -284,8 +284,9 @@ class BoostedTrees(EstimatorParameters):
             `print` it for a table.
         """
         rounds = rounds_of(self, FitShape(), MEMBERS_ROWS)
-        params = self._params_for(self._labels_of(n_classes))
-        params = replace(params, **self.unset_values(*rounds.unset_values_by))
+        labels = self._labels_of(n_classes)
+        fit_shape = FitShape(n_classes=0 if labels is None else n_classes)
+        params = self._with_unset(self._params_for(labels), fit_shape, rounds)
         return plan(params, X, num_boost_round=rounds.most, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
@@ -341,7 +342,7 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [self._source(one, source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
-        shape = replace(shape, has_classes=labels is not None)
+        shape = replace(shape, n_classes=0 if labels is None else len(labels.classes))
         objective = check_params(params, source.schema, rounds_of(self, shape, LEAST_ROWS).most, log.callbacks)
         client = client_for(source)
         check_n_gpus(params.n_gpus, client is not None)
@@ -362,7 +363,8 @@ class BoostedTrees(EstimatorParameters):
                     data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             rounds = rounds_of(self, shape, dtrain.info.stats.positive_weight_rows)
-            params = replace(params, **self.unset_values(*rounds.unset_values_by))
+            codes = dtrain.schema.encoder is not None and bool(dtrain.schema.encoder.codes)
+            params = self._with_unset(params, shape, rounds, codes, init)
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
@@ -375,6 +377,19 @@ class BoostedTrees(EstimatorParameters):
         self._keep(booster, labels)
         self.evals_result_ = evals_result
         return self
+
+    def _with_unset(
+        self, params: TrainParams, shape: FitShape, rounds: Rounds, has_codes: bool = False,
+        init: Booster | None = None,
+    ) -> TrainParams:  # fmt: skip
+        """Return the parameters of training, those that are not given by the rounds that a fit has."""
+        if init is not None and init.trees:
+            has_vectors = init.has_vectors
+        else:
+            wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].n_members > 0
+            has_vectors = wanted and may_have_vectors(params, has_codes)
+        unset = self.unset_values(rounds.most, rounds.stops, rounds.holding_out is not None, has_vectors)
+        return replace(params, **unset)
 
     def _take(self, fitted: Self) -> Self:
         """Become what a copy of this estimator has learned; parameters stay as they are."""

@@ -38,14 +38,17 @@ SHARED_PARAMETERS = """
         Share of the rows that is held out, rounded to one of 1/2, 1/3, 1/4, ...; by default a fifth. Rows are drawn by
         hashes: of each class the same share, whole queries; with `has_time`, and no queries, they are the last ones.
     n_members : int, optional
-        Models that hold different rows out. By default five, of a million rows or more, or beside `callbacks`, one.
+        Models that hold different rows out. By default five, three for three classes or more, and one for a million
+        rows or more or beside `callbacks`.
     refit : {"average", "replay", "none"}, optional
         What becomes of models that stopped: they are averaged; or all rows are trained on for as many rounds as the
         one model found best; or that one is kept. By default several are averaged, one is kept, and with `has_time`
         replayed.
-    multi_strategy : {"one_output_per_tree", "multi_output_tree"}
+    multi_strategy : {"one_output_per_tree", "multi_output_tree"}, optional
         With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for
-        each: several times faster, and a better fit where outputs need different splits takes more rounds.
+        each: several times faster, and a better fit where outputs need different splits takes more rounds. By default
+        the latter for classes where rows tell when to stop and no other parameter needs the former, as
+        `monotone_constraints` do.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
     score_function : {"auto", "newton", "l2"}
@@ -275,7 +278,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     validation_fraction: float | None = None
     n_members: int | None = None
     refit: str | None = None
-    multi_strategy: str = TrainParams.multi_strategy
+    multi_strategy: str | None = None
     sketch_outputs: int = TrainParams.sketch_outputs
     score_function: str = TrainParams.score_function
     learning_rate: float | None = None
@@ -380,10 +383,12 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
         return TrainParams.from_mapping(values)
 
-    def unset_values(self, n_rounds: int, stops: bool = False, holds_out: bool = False) -> dict[str, Any]:
+    def unset_values(
+        self, n_rounds: int, stops: bool = False, holds_out: bool = False, has_vectors: bool = False
+    ) -> dict[str, Any]:
         """Return by name what training parameters that are not given are, see `Preset.values`."""
         check_choice("preset", self.preset, PRESETS)
-        values = PRESETS[self.preset].values(n_rounds, stops, holds_out)
+        values = PRESETS[self.preset].values(n_rounds, stops, holds_out, has_vectors)
         return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property

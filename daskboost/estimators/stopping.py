@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from daskboost.errors import ParameterError
 from daskboost.estimators.parameters import EstimatorParameters
 from daskboost.estimators.presets import LEAST_ROWS, PRESETS, ROUNDS_WITHOUT_STOPPING, Preset
-from daskboost.params import check_choice, check_count, shown
+from daskboost.params import TrainParams, check_choice, check_count, shown
 from daskboost.training.members import HoldingOut
 
 REFITS = ("average", "replay", "none")
@@ -23,14 +23,16 @@ class FitShape:
         Whether there are evaluation sets.
     other_reason : str
         Why no rows can be held out, an argument of `fit`; empty where they can be.
-    has_callbacks, has_queries, has_classes : bool
+    has_callbacks, has_queries : bool
+    n_classes : int
+        Of the labels; 0 where they are numbers.
     """
 
     is_evaluated: bool = False
     other_reason: str = ""
     has_callbacks: bool = False
     has_queries: bool = False
-    has_classes: bool = False
+    n_classes: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,9 @@ class Rounds:
     """Rows to hold out; None where none are."""
 
     @property
-    def unset_values_by(self) -> tuple[int, bool, bool]:
-        """What parameters that are not given go by, see `Preset.values`."""
-        held_out = self.holding_out is not None
-        return self.most, held_out or self.patience is not None, held_out
+    def stops(self) -> bool:
+        """Whether rows tell when to stop."""
+        return self.holding_out is not None or self.patience is not None
 
 
 def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Rounds:
@@ -81,9 +82,9 @@ def _holding_out(chosen: EstimatorParameters, shape: FitShape, preset: Preset, n
     n_members = chosen.n_members
     if n_members is None:
         single = in_time or shape.has_callbacks or chosen.refit in ("replay", "none")
-        n_members = 1 if single else min(preset.members(n_rows), max(round(1 / fraction), 2))
+        n_members = 1 if single else min(preset.members(n_rows, shape.n_classes), max(round(1 / fraction), 2))
     refit = chosen.refit or ("replay" if in_time else "average" if n_members > 1 else "none")
-    return HoldingOut(fraction, n_members, patience, refit, in_time, shape.has_classes)
+    return HoldingOut(fraction, n_members, patience, refit, in_time, shape.n_classes > 0)
 
 
 def _check(chosen: EstimatorParameters, shape: FitShape) -> None:
@@ -133,3 +134,10 @@ def _check_held_out(chosen: EstimatorParameters) -> None:
             f"n_members={n_members} needs as many shares of rows, and with has_time=True the last rows alone are held "
             "out; leave n_members out"
         )
+
+
+def may_have_vectors(params: TrainParams, has_codes: bool) -> bool:
+    """Whether leaves can have a value for each class beside the other parameters; `has_codes` says whether features
+    are split by sets of categories."""
+    needs_numbers = has_codes or params.is_monotone or params.score_function == "l2"
+    return not needs_numbers and params.out_of_core in ("auto", "exact")

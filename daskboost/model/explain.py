@@ -86,9 +86,7 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     Raises
     ------
     MissingDependencyError
-        Neither xgboost nor shap is installed, for leaves of vectors not shap, or for sets of categories not xgboost.
-    ParameterError
-        Trees that have both leaves of vectors and splits by sets of categories, which neither library knows.
+        Neither xgboost nor shap is installed, or for sets of categories not xgboost.
     ModelFormatError
         Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
     """
@@ -105,23 +103,31 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
 def _library(booster: Booster) -> Callable[[Booster, Features], Float64]:
     """What computes a model's contributions: of the libraries that can, the first that is installed.
 
-    XGBoost has no contributions of vectors as leaves, and shap none of splits by sets of categories.
+    Shap has none of splits by sets of categories.
     """
     able = {"xgboost": _with_xgboost, "shap": _with_shap}
     model = "contributions"
-    if booster.has_vectors:
-        model = "contributions of leaves of vectors"
-        able.pop("xgboost")
     if any(tree.sets for tree in booster.trees):
-        model += " and splits by sets of categories" if len(able) == 1 else " of splits by sets of categories"
+        model += " of splits by sets of categories"
         able.pop("shap")
-    if not able:
-        raise ParameterError(f"{model} are computed by no library; train with multi_strategy='one_output_per_tree'")
     installed = [compute for name, compute in able.items() if find_spec(name) is not None]
     if not installed:
         remedy = "install it" if len(able) == 1 else "install one of them"
         raise MissingDependencyError(f"{model} need {' or '.join(able)}; {remedy}: pip install {next(iter(able))}")
     return installed[0]
+
+
+def _of_numbers(booster: Booster) -> Booster:
+    """The same model with a tree for each value of leaves of vectors, of which XGBoost has no contributions."""
+    if not booster.has_vectors:
+        return booster
+    k = booster.n_outputs
+    return replace(
+        booster,
+        trees=tuple(replace(tree, value=tree.value[:, output]) for tree in booster.trees for output in range(k)),
+        tree_outputs=tuple(range(k)) * len(booster.trees),
+        iteration_indptr=tuple(pointer * k for pointer in booster.iteration_indptr),
+    )
 
 
 def _covered(tree: TreeTable) -> TreeTable:
@@ -145,7 +151,7 @@ def _with_xgboost(booster: Booster, rows: Features) -> Float64:
     import xgboost
 
     trees = replace(
-        booster, objective=SquaredError(), base_score=(0.0,) * booster.n_outputs,
+        _of_numbers(booster), objective=SquaredError(), base_score=(0.0,) * booster.n_outputs,
         schema=FeatureSchema(None, ("float",) * booster.n_features), attributes={}, params={},
     )  # fmt: skip
     model = xgboost.Booster(model_file=bytearray(trees.to_bytes()))

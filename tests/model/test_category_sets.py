@@ -21,7 +21,7 @@ from reference.predict import leaves, margins
 from daskboost import Booster
 from daskboost.data.input.row_batch import CATEGORY_CODE, DenseRows, Features
 from daskboost.dtypes import Float32
-from daskboost.errors import DataTypeError, MissingDependencyError, ModelFormatError, ParameterError
+from daskboost.errors import DataTypeError, MissingDependencyError, ModelFormatError
 from daskboost.model import predict_rows as predict
 from daskboost.model.explain import ImportanceType
 from daskboost.model.plotting import dot_source
@@ -250,11 +250,16 @@ def test_contributions_are_xgboosts(rng: np.random.Generator, objective: Objecti
     np.testing.assert_allclose(found.sum(axis=-1), ours.predict(rows, output="margin"), rtol=1e-5, atol=1e-5)
 
 
+def test_contributions_of_vectors_add_up(rng: np.random.Generator) -> None:
+    ours, rows = random_booster(rng, SoftProb(3), codes=range(9), vectors=True), random_codes(rng, 50, range(9))
+    rows[np.isinf(rows)] = np.nan
+    found = ours.predict(rows, output="contributions")
+    np.testing.assert_allclose(found.sum(axis=-1), ours.predict(rows, output="margin"), rtol=1e-5, atol=1e-5)
+
+
 def test_contributions_that_no_library_has(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random_codes(rng, 5, range(9))
     rows[np.isinf(rows)] = np.nan
-    with pytest.raises(ParameterError, match="leaves of vectors and splits by sets of categories are computed by no"):
-        random_booster(rng, SoftProb(3), codes=range(9), vectors=True).predict(rows, output="contributions")
     monkeypatch.setattr("daskboost.model.explain.find_spec", lambda name: None if name == "xgboost" else name)
     with pytest.raises(MissingDependencyError, match="splits by sets of categories need xgboost; install it"):
         random_booster(rng, SoftProb(3), codes=range(9)).predict(rows, output="contributions")

@@ -1,0 +1,210 @@
+"""What estimators do where nothing is given: rows that are held out tell when to stop, and models are averaged."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import log_loss, root_mean_squared_error
+from strategies.rows import regression
+
+from daskboost import (
+    Callback,
+    DaskBoostClassifier,
+    DaskBoostRanker,
+    DaskBoostRegressor,
+    QuantizedDataset,
+    train,
+)
+from daskboost.errors import DataError, ParameterError
+from daskboost.estimators.presets import PRESETS, learning_rate_of
+from daskboost.training.callbacks import RoundInfo
+from daskboost.training.folds import make_folds
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+X, Y = regression(900, seed=5)
+SEVERAL = np.digitize(Y, [-0.5, 0.5])
+SMALL: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "device": "cpu"}
+QID = np.random.default_rng(7).integers(0, 90, len(X))
+
+
+def members(model: Any) -> list[dict[str, Any]]:
+    """What each member's held-out rows told."""
+    found: list[dict[str, Any]] = json.loads(model.booster_.attributes["members"])
+    return found
+
+
+def test_members_are_fits_that_stop_by_folds_and_their_mean_is_the_model() -> None:
+    model = DaskBoostRegressor(**SMALL).fit(X, Y)
+    params = {**SMALL, "learning_rate": 0.1, "subsample": 0.8, "colsample_bylevel": 0.8}
+    margins, found, rounds = [], [], []
+    with QuantizedDataset(X, Y, n_jobs=1, device="cpu") as data:
+        start = train(params, data, 0).base_score[0]
+        for rows, held_out in make_folds(data, 5):
+            own = train({**params, "base_score": start}, rows, 2000, evals=[(held_out, "v")], early_stopping_rounds=30)
+            margins.append(own.predict(X))
+            assert own.best_iteration is not None
+            rounds.append(own.best_iteration + 1)
+            found.append({"rounds": rounds[-1], "score": own.best_score})
+    assert members(model) == found
+    assert sorted(model.evals_result_) == [f"held_out_{i}" for i in range(5)]
+    np.testing.assert_allclose(model.predict(X), np.mean(margins, axis=0), rtol=1e-5, atol=1e-6)
+    assert model.booster_.n_iterations == max(rounds)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes", "queries", "time"])
+def test_defaults_have_the_same_bytes_on_a_cluster(cluster_client: Client, kind: str) -> None:
+    model: Any = DaskBoostRegressor(**SMALL, has_time=kind == "time")
+    label: Any = Y
+    qid = None
+    if kind == "classes":
+        model, label = DaskBoostClassifier(**SMALL), SEVERAL
+    elif kind == "queries":
+        model, label, qid = DaskBoostRanker(**SMALL, early_stopping_rounds=5), np.digitize(Y, [0, 1]), QID
+    expected = model.fit(X, label, qid=qid).booster_
+    history = model.evals_result_
+    for size in (300, 170):
+        lazy, lazy_label = da.from_array(X, chunks=(size, -1)), da.from_array(label, chunks=size)
+        lazy_qid = None if qid is None else da.from_array(qid, chunks=size)
+        found = clone(model).fit(lazy, lazy_label, qid=lazy_qid)
+        assert found.booster_.to_bytes() == expected.to_bytes()
+        assert found.evals_result_ == history
+
+
+def test_one_model_sees_the_newest_rows_last_and_is_trained_on_all() -> None:
+    model = DaskBoostRegressor(**SMALL, has_time=True, early_stopping_rounds=10).fit(X, Y)
+    (only,) = members(model)
+    params = {**SMALL, "learning_rate": 0.1, "subsample": 0.8, "colsample_bylevel": 0.8, "has_time": True}
+    with QuantizedDataset(X, Y, n_jobs=1, device="cpu", has_time=True) as data:
+        start = train(params, data, 0).base_score[0]
+        rows, last = data.subset(np.arange(720)), data.subset(np.arange(720, 900))
+        best = train({**params, "base_score": start}, rows, 2000, evals=[(last, "v")], early_stopping_rounds=10)
+        assert best.best_iteration is not None
+        again = train(params, data, best.best_iteration + 1)
+    assert only == {"rounds": best.best_iteration + 1, "score": best.best_score}
+    np.testing.assert_array_equal(model.predict(X), again.predict(X))
+
+
+def test_a_number_of_rounds_alone_is_one_model_of_so_many() -> None:
+    model = DaskBoostRegressor(n_estimators=100, **SMALL).fit(X, Y)
+    with QuantizedDataset(X, Y, n_jobs=1, device="cpu") as data:
+        expected = train({**SMALL, "learning_rate": 0.17}, data, 100)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    assert "members" not in model.booster_.attributes and model.booster_.n_iterations == 100
+
+
+def test_xgboosts_preset_is_what_train_does_by_default() -> None:
+    model = DaskBoostRegressor(preset="xgboost", **SMALL).fit(X, Y)
+    with QuantizedDataset(X, Y, n_jobs=1, device="cpu") as data:
+        expected = train(SMALL, data, 100)
+    assert model.booster_.to_bytes() == expected.to_bytes()
+
+
+@pytest.mark.parametrize(("given", "n_members", "n_folds"), [
+    ({}, 5, 5), ({"preset": "fast"}, 1, 5), ({"preset": "best"}, 10, 10), ({"n_members": 2}, 2, 5),
+    ({"validation_fraction": 0.25}, 4, 4), ({"validation_fraction": 0.1}, 5, 10), ({"refit": "replay"}, 1, 5),
+    ({"n_estimators": 40, "early_stopping": True}, 5, 5), ({"n_estimators": 40, "early_stopping_rounds": 3}, 5, 5),
+])  # fmt: skip
+def test_parameters_decide_on_members(given: dict[str, Any], n_members: int, n_folds: int) -> None:
+    model = DaskBoostRegressor(**{"early_stopping_rounds": 5, **given}, **SMALL).fit(X[:600], Y[:600])
+    assert len(members(model)) == len(model.evals_result_) == n_members
+    with QuantizedDataset(X[:600], Y[:600], n_jobs=1, device="cpu") as data:
+        _, held_out = make_folds(data, n_folds)[0]
+        start = train({**SMALL, **model.unset_values(model.n_estimators or 2000, True, True)}, data, 0).base_score[0]
+        base = np.full(held_out.n_rows, start)
+        marks = held_out.shards.marks(600)
+    assert model.evals_result_["held_out_0"]["rmse"][0] < root_mean_squared_error(Y[:600][marks], base)
+    if "n_estimators" in given:
+        assert model.booster_.n_iterations <= 40
+
+
+def test_three_classes_have_leaves_of_vectors_unless_something_needs_others() -> None:
+    model = DaskBoostClassifier(**SMALL).fit(X, SEVERAL)
+    assert len(members(model)) == 3 and model.booster_.has_vectors
+    assert log_loss(SEVERAL, model.predict_proba(X)) < 0.5
+    assert model.predict_proba(X).shape == (900, 3)
+    for other in ({"monotone_constraints": {0: 1}}, {"score_function": "l2"}, {"multi_strategy": "one_output_per_tree"},
+                  {"n_estimators": 3}, {"preset": "xgboost", "n_estimators": 3}):  # fmt: skip
+        fitted = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **other}).fit(X, SEVERAL)
+        assert not fitted.booster_.has_vectors
+    more = DaskBoostClassifier(n_estimators=2, **SMALL).fit(X, SEVERAL, init_model=model)
+    assert more.booster_.has_vectors and more.booster_.n_iterations == model.booster_.n_iterations + 2
+
+
+def test_few_rows_and_rows_to_evaluate_hold_none_out() -> None:
+    few = DaskBoostRegressor(**SMALL).fit(X[:499], Y[:499])
+    assert few.booster_.n_iterations == 100 and "members" not in few.booster_.attributes
+    weight = np.zeros(len(X))
+    weight[:499] = 1
+    assert "members" not in DaskBoostRegressor(**SMALL).fit(X, Y, sample_weight=weight).booster_.attributes
+    evaluated = DaskBoostRegressor(**SMALL).fit(X[:700], Y[:700], eval_set=[(X[700:], Y[700:])])
+    assert evaluated.best_iteration < 1900 and list(evaluated.evals_result_) == ["validation_0"]
+    watched = DaskBoostRegressor(**SMALL, early_stopping=False).fit(X[:700], Y[:700], eval_set=[(X[700:], Y[700:])])
+    assert watched.booster_.n_iterations == 100
+    assert members(DaskBoostRegressor(**SMALL, early_stopping=True).fit(X[:60], Y[:60]))
+
+
+def test_callbacks_see_one_model_and_logs_do_not_change_it(capsys: pytest.CaptureFixture[str]) -> None:
+    class Rounds(Callback):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def after_round(self, info: RoundInfo) -> bool:
+            self.seen.append(info.iteration)
+            return False
+
+    watching = Rounds()
+    model = DaskBoostRegressor(**SMALL, callbacks=[watching]).fit(X, Y)
+    assert len(members(model)) == 1
+    assert watching.seen == list(range(len(watching.seen))) and len(watching.seen) > model.booster_.n_iterations
+    plain = DaskBoostRegressor(**SMALL, early_stopping_rounds=2).fit(X, Y)
+    logged = DaskBoostRegressor(**SMALL, early_stopping_rounds=2).fit(X, Y, verbose=True)
+    assert plain.booster_ == logged.booster_
+    assert "held_out_4" in capsys.readouterr().out
+
+
+def test_a_fit_may_be_repeated_and_depends_on_its_seed() -> None:
+    first, again, other = (
+        DaskBoostRegressor(**SMALL, random_state=seed, early_stopping_rounds=5).fit(X, Y).booster_ for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"preset": "quick"}, r"preset='quick' must be one of 'fast', 'balanced'"),
+    ({"early_stopping": "yes"}, "early_stopping='yes' must be 'auto', True or False"),
+    ({"validation_fraction": 0.7}, "validation_fraction=0.7 must be a number from 0.001 to 0.5"),
+    ({"n_members": 0}, "n_members=0"),
+    ({"n_members": 6}, "n_members=6 models cannot each hold out another share .*give at most 5"),
+    ({"n_members": 3, "refit": "replay"}, "n_members=3 models are averaged, and refit='replay' is of one"),
+    ({"n_members": 3, "has_time": True}, "n_members=3 needs as many shares of rows"),
+    ({"refit": "again"}, "refit='again' must be one of 'average', 'replay', 'none'"),
+    ({"early_stopping_rounds": 5, "early_stopping": False}, "early_stopping_rounds=5 needs rows that tell when"),
+    ({"early_stopping_rounds": 5, "preset": "xgboost"}, "early_stopping_rounds=5 needs rows that tell when"),
+    ({"early_stopping_rounds": 0}, "early_stopping_rounds=0"),
+    ({"n_estimators": -1}, "n_estimators=-1"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        DaskBoostRegressor(**given).fit(X, Y)
+
+
+def test_rows_that_cannot_be_held_out_are_refused() -> None:
+    first = DaskBoostRegressor(n_estimators=2, **SMALL).fit(X, Y)
+    with pytest.raises(ParameterError, match="early_stopping=True holds rows out, which init_model does not allow"):
+        DaskBoostRegressor(early_stopping=True, **SMALL).fit(X, Y, init_model=first)
+    weight = (np.zeros(len(X)) == QID).astype(float)  # one query alone counts
+    ranker = DaskBoostRanker(early_stopping=True, **SMALL)
+    with pytest.raises(DataError, match="no rows can be held out to stop by: all rows of positive weight"):
+        ranker.fit(X, np.digitize(Y, [0, 1]), qid=QID, sample_weight=weight)
+
+
+def test_learning_rates_fall_as_rounds_rise() -> None:
+    assert [learning_rate_of(n) for n in (0, 1, 30, 100, 1000, 10_000)] == [0.3, 0.3, 0.3, 0.17, 0.0302, 0.0054]
+    assert all(preset.n_members <= round(1 / preset.validation_fraction) for preset in PRESETS.values())
