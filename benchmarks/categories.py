@@ -29,7 +29,7 @@ import numpy.typing as npt
 from benchmarks import ours, peers, quality
 from benchmarks.harness import RESULTS, record, timed
 from benchmarks.quality import parameters, scores
-from benchmarks.real_sets import SETS, Loaded, Part, load
+from benchmarks.real_sets import SETS, Loaded, Part, categories_of, load, with_texts
 
 CATEGORICAL = (
     "adult", "amazon_access", "hr_job_change", "diamonds", "taxi_fare", "connect4", "allstate_claims",
@@ -50,13 +50,6 @@ class Config(quality.Config):
 Predicted = npt.NDArray[np.float64]
 Contender = Callable[[Loaded, Config, int], Predicted]
 """Trains so many rounds; returns its predictions of the test rows."""
-
-
-def categories_of(frame: Any) -> list[str]:
-    """Names of the columns that hold categories."""
-    import pandas as pd
-
-    return [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
 
 
 def shared_parameters(data: Loaded, config: Config) -> dict[str, Any]:
@@ -95,15 +88,9 @@ def _lightgbm(data: Loaded, config: Config, rounds: int) -> Predicted:
 
 def _catboost(data: Loaded, config: Config, rounds: int) -> Predicted:
     columns = categories_of(data.train.x)
-    train, test = (_texts(part, columns) for part in (data.train, data.test))
+    train, test = (with_texts(part, columns) for part in (data.train, data.test))
     params = {"learning_rate": config.learning_rate, "depth": config.max_depth, "random_seed": config.seed}
     return peers.catboost_scores(data.info.task, params, train, test, columns, rounds)
-
-
-def _texts(part: Part, columns: Sequence[str]) -> Part:
-    """The same rows with categories as texts, of which a missing one is another, as CatBoost wants them."""
-    texts = {name: part.x[name].astype(object).where(part.x[name].notna(), "missing").astype(str) for name in columns}
-    return Part(part.x.assign(**texts), part.y, part.base_margin)
 
 
 def _pairs_of(n_levels: int) -> Contender:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +200,20 @@ def _count_margin(frame: Any, labels: Vector, split: npt.NDArray[np.str_]) -> Ve
     train = split == "train"
     rate = labels[train].sum(dtype=np.float64) / exposure[train].sum()
     return np.asarray(np.log(exposure) + np.log(rate), np.float32)
+
+
+def categories_of(frame: Any) -> list[str]:
+    """Names of the columns of a frame that hold categories; none of a matrix."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        return []
+    return [name for name in frame.columns if isinstance(frame[name].dtype, pd.CategoricalDtype)]
+
+
+def with_texts(part: Part, columns: Sequence[str]) -> Part:
+    """The same rows with categories as texts, of which a missing one is another."""
+    if not columns:
+        return part
+    texts = {name: part.x[name].astype(object).where(part.x[name].notna(), "missing").astype(str) for name in columns}
+    return replace(part, x=part.x.assign(**texts))

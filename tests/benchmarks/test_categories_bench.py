@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import categories, ours
-from benchmarks.real_sets import SETS, Loaded, Part, load
+from benchmarks.real_sets import SETS, Loaded, Part, categories_of, load, with_texts
 
 
 def test_contenders_are_trained_and_published_scores_taken(
@@ -73,5 +73,5 @@ def test_pairs_of_columns_with_fewer_levels_are_made(bundled_data: Path, monkeyp
 def test_missing_categories_are_texts_of_their_own() -> None:
     frame = pd.DataFrame({"a": pd.Categorical(["x", None]), "b": [1.0, 2.0]})
     part = Part(frame, frame["b"].to_numpy("float32"))
-    assert categories.categories_of(frame) == ["a"]
-    assert categories._texts(part, ["a"]).x["a"].tolist() == ["x", "missing"]
+    assert categories_of(frame) == ["a"]
+    assert with_texts(part, ["a"]).x["a"].tolist() == ["x", "missing"]

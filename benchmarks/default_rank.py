@@ -1,0 +1,196 @@
+"""Test scores and times of whole fits at every library's defaults, and mean ranks over the real sets.
+
+    python -m benchmarks.default_rank                                  # every set, five seeds, every library
+    python -m benchmarks.default_rank --sets letter,adult --seeds 0 --libraries ours,catboost
+    python -m benchmarks.default_rank --summary                        # of the rows that are there
+
+Seed 0 trains on all training rows; every other seed on nine tenths of them, drawn by it, whole queries where rows have
+these. Test rows are always those of the set. A measure a set: log-loss, RMSE, Poisson deviance, or 1 - NDCG@10. Each
+library has fitted a few rows before, so that what it compiles once on a machine is no part of the time.
+
+A library's rank on a set is its mean over the seeds, among all that have scores of the set; the mean over sets has an
+interval by bootstrap over sets. ChimeraBoost ranks nothing, and has no part in sets of rankings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.default_fits import LIBRARIES, Predicted
+from benchmarks.harness import RESULTS, record, timed
+from benchmarks.ours import threads
+from benchmarks.quality import scores
+from benchmarks.ranking import ndcg
+from benchmarks.real_sets import SETS, Loaded, Part, load
+
+MEASURES = {
+    "binary": "logloss", "multiclass": "mlogloss", "regression": "rmse", "count": "poisson-deviance",
+    "ranking": "1 - ndcg@10",
+}  # fmt: skip
+"""What each task's libraries are ranked by; smaller is better."""
+WARM_ROWS = 600
+TIE = 1e-6
+"""Losses that differ by a smaller share are equal: both have the better rank's mean."""
+LIMIT = 1e-15
+"""Probabilities are at least this in losses, of which 0 has none."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What all libraries are given."""
+
+    threads: int
+
+
+def part_of(own: Part, rows: npt.NDArray[np.bool_]) -> Part:
+    """Some of the rows."""
+    x = own.x[rows].reset_index(drop=True) if hasattr(own.x, "iloc") else own.x[rows]
+    margin = None if own.base_margin is None else own.base_margin[rows]
+    return Part(x, own.y[rows], margin, None if own.group is None else own.group[rows])
+
+
+def drawn(data: Loaded, seed: int) -> Loaded:
+    """The set with the training rows of a seed."""
+    if seed == 0:
+        return data
+    own = data.train
+    units = np.arange(len(own.y)) if own.group is None else own.group
+    every = np.unique(units)
+    kept = np.random.RandomState(seed).permutation(every)[: len(every) * 9 // 10]
+    return replace(data, train=part_of(own, np.isin(units, kept)))
+
+
+def loss(data: Loaded, predicted: Predicted) -> float:
+    """The loss of the test rows."""
+    task, y = data.info.task, data.test.y
+    if task == "ranking":
+        return 1 - ndcg(data.test, np.asarray(predicted, np.float32), 10)
+    if task == "multiclass":
+        p = predicted[np.arange(len(y)), y.astype(np.int64)] / predicted.sum(axis=1)
+        return float(-np.log(np.maximum(p, LIMIT)).mean())
+    if task == "binary":
+        predicted = np.clip(predicted, LIMIT, 1 - LIMIT)
+    return float(scores(task, y, np.asarray(predicted, np.float64))[MEASURES[task]])
+
+
+def run_set(name: str, seeds: Iterable[int], libraries: Sequence[str]) -> Iterable[dict[str, Any]]:
+    """Fit a set by some libraries; a row for each seed and library that can."""
+    whole = load(name)
+    able = [library for library in libraries if whole.info.task != "ranking" or library != "chimeraboost"]
+    few = replace(whole, train=part_of(whole.train, np.arange(len(whole.train.y)) < WARM_ROWS))
+    for library in able:
+        if library != "catboost":  # which compiles nothing, and takes as long for few rows
+            LIBRARIES[library](few, 0)[0]()
+    for seed in seeds:
+        data = drawn(whole, seed)
+        for library in able:
+            fit, predict = LIBRARIES[library](data, seed)
+            seconds, model = timed(fit)
+            found = loss(data, np.asarray(predict(model), np.float64))
+            print(f"{name:<24}{seed:<3}{library:<14}{found:<12.6g}{seconds:8.2f} s", flush=True)
+            yield {"case": name, "seed": seed, "contender": library, "measure": MEASURES[whole.info.task],
+                   "loss": found, "seconds": round(seconds, 3)}  # fmt: skip
+
+
+Losses = Mapping[tuple[str, int], Mapping[str, float]]
+
+
+def ranks(losses: Mapping[str, float]) -> dict[str, float]:
+    """The rank of each library, 1 the best; equal ones share theirs."""
+    return {
+        name: 1 + sum(other < value * (1 - TIE) for other in losses.values())
+        + (sum(abs(other - value) <= TIE * value for other in losses.values()) - 1) / 2
+        for name, value in losses.items()
+    }  # fmt: skip
+
+
+def ranks_by_set(losses: Losses) -> dict[str, dict[str, float]]:
+    """Set -> library -> its rank, the mean over the seeds that all have."""
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for (name, _), own in losses.items():
+        found[name].append(ranks(own))
+    return {
+        name: {library: float(np.mean([each[library] for each in own])) for library in own[0]}
+        for name, own in found.items()
+    }
+
+
+def interval(values: Sequence[float], draws: int = 4000) -> tuple[float, float]:
+    """Where 95 of 100 means lie, of as many values drawn with replacement."""
+    rng, own = np.random.default_rng(0), np.asarray(values)
+    means = own[rng.integers(0, len(own), (draws, len(own)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def newest(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: Sequence[str]
+           ) -> tuple[dict[tuple[str, int], dict[str, float]], dict[tuple[str, int], dict[str, float]]]:  # fmt: skip
+    """Losses and seconds by set and seed, of the last row of each library; seeds that one lacks are left out."""
+    losses: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    seconds: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if row["config"]["threads"] == n_threads and row["contender"] in libraries:
+            losses[row["case"], row["seed"]][row["contender"]] = row["loss"]
+            seconds[row["case"], row["seed"]][row["contender"]] = row["seconds"]
+    whole = [
+        at for at, own in losses.items()
+        if set(libraries) - set(own) <= ({"chimeraboost"} if SETS[at[0]].task == "ranking" else set())
+    ]  # fmt: skip
+    return {at: losses[at] for at in whole}, {at: seconds[at] for at in whole}
+
+
+def print_summary(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: Sequence[str]) -> None:
+    """Print mean losses and ranks of each set, mean ranks with intervals, and times."""
+    losses, seconds = newest(rows, n_threads, libraries)
+    by_set = ranks_by_set(losses)
+    print(f"{'set':<24}" + "".join(f"{library:>20}" for library in libraries))
+    for name, own in by_set.items():
+        means = {library: np.mean([value[library] for (case, _), value in losses.items() if case == name])
+                 for library in own}  # fmt: skip
+        shown = "".join(
+            f"{means[library]:>12.5g} ({own[library]:4.2f})" if library in own else f"{'':>20}" for library in libraries
+        )
+        print(f"{name:<24}{shown}")
+    for library in libraries:
+        own_ranks = [own[library] for own in by_set.values() if library in own]
+        low, high = interval(own_ranks)
+        total = sum(own.get(library, 0.0) for own in seconds.values())
+        print(f"{library:<14} mean rank {np.mean(own_ranks):.2f} ({low:.2f} to {high:.2f}) of {len(own_ranks)} sets, "
+              f"{total:.0f} s of {len(seconds)} fits")  # fmt: skip
+    if {"ours", "xgboost"} <= set(libraries):
+        worse = {
+            name: np.mean([own["ours"] / own["xgboost"] for (case, _), own in losses.items() if case == name])
+            for name in by_set
+        }
+        beyond = {name: round(float(ratio), 4) for name, ratio in worse.items() if ratio > 1.01}
+        print(f"sets on which ours loses more than 1 % to XGBoost: {beyond or 'none'}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sets", default=",".join(SETS), help="comma-separated names")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="comma-separated names")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="comma-separated numbers; 0 is all training rows")
+    parser.add_argument("--summary", action="store_true", help="fit nothing")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the rows")
+    options = parser.parse_args(arguments)
+    config, libraries = Config(threads()), options.libraries.split(",")
+    if not options.summary:
+        for name in options.sets.split(","):
+            for row in run_set(name, [int(seed) for seed in options.seeds.split(",")], libraries):
+                record("default_rank", config, [row], options.results)
+    lines = (options.results / "default_rank.jsonl").read_text().splitlines()
+    print_summary(map(json.loads, lines), config.threads, libraries)
+
+
+if __name__ == "__main__":
+    main()

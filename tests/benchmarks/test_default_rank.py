@@ -1,0 +1,79 @@
+"""Fits at every library's defaults on a shipped set, and what mean ranks are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import default_rank
+from benchmarks.default_fits import LIBRARIES, run_lengths
+from benchmarks.default_rank import drawn, interval, loss, newest, ranks, ranks_by_set
+from benchmarks.real_sets import SETS, Loaded, Part, load
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_fit_and_are_scored(
+    library: str, tmp_path: Path, bundled_data: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pytest.importorskip({"ours": "daskboost"}.get(library, library))
+    monkeypatch.setenv("DASKBOOST_DATA", str(bundled_data))
+    monkeypatch.setenv("BENCH_THREADS", "2")
+    few = load("california_housing")
+    small = Loaded(few.info, default_rank.part_of(few.train, np.arange(len(few.train.y)) < 800), few.test, None, 0)
+    monkeypatch.setattr(default_rank, "load", lambda name: small)
+    arguments = ["--sets", "california_housing", "--libraries", library, "--seeds", "1", "--results", str(tmp_path)]
+    default_rank.main(arguments)
+    (row,) = map(json.loads, (tmp_path / "default_rank.jsonl").read_text().splitlines())
+    assert 0.4 < row["loss"] < 0.75 and row["measure"] == "rmse" and row["seed"] == 1
+    assert "mean rank 1.00" in capsys.readouterr().out
+
+
+def test_draws_keep_queries_whole_and_test_rows() -> None:
+    group = np.repeat(np.arange(40), 5)
+    part = Part(np.arange(200.0)[:, None], np.zeros(200, np.float32), None, group)
+    data = Loaded(SETS["yandex_imat"], part, part, None, 0)
+    own = drawn(data, 3)
+    assert drawn(data, 0) is data and own.test is part
+    assert own.train.group is not None
+    kept, sizes = np.unique(own.train.group, return_counts=True)
+    assert len(kept) == 36 and set(sizes) == {5}
+    np.testing.assert_array_equal(own.train.x[:, 0] // 5, own.train.group)
+    assert not np.array_equal(drawn(data, 4).train.x, own.train.x)
+    assert run_lengths(np.array([3, 3, 1, 1, 1, 2])).tolist() == [2, 3, 1]
+
+
+def test_losses_are_of_the_test_rows() -> None:
+    y = np.array([0, 1, 1], np.float32)
+    part = Part(np.zeros((3, 1)), y)
+    two = Loaded(SETS["adult"], part, part, None, 2)
+    assert loss(two, np.array([0.5, 0.5, 1.0])) == pytest.approx(2 * np.log(2) / 3)
+    three = Loaded(SETS["letter"], part, part, None, 3)
+    shares = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 1.0], [0.2, 0.2, 0.0]])
+    assert loss(three, shares) == pytest.approx(np.log(8) / 3)
+    assert loss(two, np.array([1.0, 1.0, 1.0])) == pytest.approx(-np.log(1e-15) / 3, rel=1e-2)
+
+
+def test_ranks_share_ties_and_are_means_over_seeds_and_sets() -> None:
+    assert ranks({"a": 0.2, "b": 0.1, "c": 0.2}) == {"a": 2.5, "b": 1.0, "c": 2.5}
+    one, other = {"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 1.0}
+    losses = {("adult", 0): one, ("adult", 1): other, ("letter", 0): one}
+    assert ranks_by_set(losses) == {"adult": {"a": 1.5, "b": 1.5}, "letter": {"a": 1.0, "b": 2.0}}
+    low, high = interval([1.0, 2.0, 3.0])
+    assert 1 <= low < 2 < high <= 3
+
+
+def test_the_newest_rows_of_seeds_that_all_have_count() -> None:
+    def row(name: str, seed: int, library: str, value: float) -> dict[str, Any]:
+        return {"case": name, "seed": seed, "contender": library, "loss": value, "seconds": 1, "config": {"threads": 2}}
+
+    rows = [row("adult", 0, "ours", 3.0), row("adult", 0, "chimeraboost", 2.0), row("adult", 0, "ours", 1.0),
+            row("adult", 1, "ours", 1.0), row("yandex_imat", 0, "ours", 0.5)]  # fmt: skip
+    losses, seconds = newest(rows, 2, ["ours", "chimeraboost"])
+    assert losses == {("adult", 0): {"ours": 1.0, "chimeraboost": 2.0}, ("yandex_imat", 0): {"ours": 0.5}}
+    assert seconds[("adult", 0)] == {"ours": 1, "chimeraboost": 1}
+    assert newest(rows, 16, ["ours"])[0] == {}
