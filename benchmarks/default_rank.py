@@ -86,7 +86,8 @@ def run_set(name: str, seeds: Iterable[int], libraries: Sequence[str]) -> Iterab
     """Fit a set by some libraries; a row for each seed and library that can."""
     whole = load(name)
     able = [library for library in libraries if whole.info.task != "ranking" or library != "chimeraboost"]
-    few = replace(whole, train=part_of(whole.train, np.arange(len(whole.train.y)) < WARM_ROWS))
+    order = np.random.RandomState(1).permutation(len(whole.train.y))
+    few = replace(whole, train=part_of(whole.train, order < WARM_ROWS))
     for library in able:
         if library != "catboost":  # which compiles nothing, and takes as long for few rows
             LIBRARIES[library](few, 0)[0]()
