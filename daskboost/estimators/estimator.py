@@ -31,7 +31,7 @@ from daskboost.estimators.eval_sets import (
 )
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
 from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS, PRESETS
-from daskboost.estimators.stopping import FitShape, Rounds, may_have_vectors, rounds_of
+from daskboost.estimators.stopping import FitShape, Rounds, rounds_of
 from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
@@ -43,7 +43,7 @@ from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_of_pairs
 from daskboost.params import TrainParams, as_tuple, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster, check_drawn_queries
+from daskboost.training.checks import as_booster, check_drawn_queries, goes_with_shared_trees
 from daskboost.training.dataset import (
     QuantizedDataset,
     computed_by,
@@ -320,11 +320,12 @@ class BoostedTrees(EstimatorParameters):
         """
         chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
         own = [] if chosen.callbacks is None else chosen.callbacks
+        check_callbacks(own)
+        log = Log(own, verbose)
+        log.of_a_fit()  # refuses what is no number of rounds
         other_reason = "init_model" if init_model is not None else "pairs" if pairs.are_there else ""
         shape = FitShape(bool(sets), other_reason, bool(own), rows.beside.get("qid") is not None)
         chosen._check_arguments(rows.y, shape, pairs)
-        check_callbacks(own)
-        log = Log(own, verbose)
         init = as_booster(init_model)
         source = chosen._source(rows)
         return run_or_await(
@@ -384,11 +385,11 @@ class BoostedTrees(EstimatorParameters):
     ) -> TrainParams:  # fmt: skip
         """Return the parameters of training, those that are not given by the rounds that a fit has."""
         if init is not None and init.trees:
-            has_vectors = init.has_vectors
+            shares_trees = init.has_vectors
         else:
-            wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].n_members > 0
-            has_vectors = wanted and may_have_vectors(params, has_codes)
-        unset = self.unset_values(rounds.most, rounds.stops, rounds.holding_out is not None, has_vectors)
+            wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].stops
+            shares_trees = wanted and goes_with_shared_trees(params, has_codes)
+        unset = self.unset_values(rounds.most, rounds.stops, rounds.holding_out is not None, shares_trees)
         return replace(params, **unset)
 
     def _take(self, fitted: Self) -> Self:

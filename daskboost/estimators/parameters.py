@@ -384,11 +384,11 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         return TrainParams.from_mapping(values)
 
     def unset_values(
-        self, n_rounds: int, stops: bool = False, holds_out: bool = False, has_vectors: bool = False
+        self, n_rounds: int, stops: bool = False, holds_out: bool = False, shares_trees: bool = False
     ) -> dict[str, Any]:
         """Return by name what training parameters that are not given are, see `Preset.values`."""
         check_choice("preset", self.preset, PRESETS)
-        values = PRESETS[self.preset].values(n_rounds, stops, holds_out, has_vectors)
+        values = PRESETS[self.preset].values(n_rounds, stops, holds_out, shares_trees)
         return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property

@@ -18,24 +18,37 @@ ROUNDS_WITHOUT_STOPPING = 100
 
 
 @dataclass(frozen=True)
-class Preset:
-    """Values of parameters that are not given."""
+class Members:
+    """Models that stop by rows which are held out from them."""
 
     learning_rate: float
     subsample: float
     colsample_bylevel: float
-    validation_fraction: float
     n_members: int
-    """Models that are averaged; 0 holds no rows out."""
-    n_members_of_classes: int
-    """The same of three classes or more, where each model takes as many times longer."""
-    learning_rate_of_vectors: float
-    """Of trees whose leaves have a value for each class."""
+    """How many are averaged; 0 holds no rows out."""
+    multi_strategy: str = "one_output_per_tree"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values of parameters that are not given."""
+
+    numbers: Members
+    """Where labels are numbers or two classes, or trees cannot serve several."""
+    classes: Members
+    """Where labels are three classes or more, all of which each tree serves: sampling costs it more than it gains, and
+    each model takes longer."""
+    validation_fraction: float
     early_stopping_rounds: int
     n_estimators: int
     """Most rounds where rows tell when to stop."""
 
-    def values(self, n_rounds: int, stops: bool, holds_out: bool, has_vectors: bool) -> dict[str, float | str]:
+    @property
+    def stops(self) -> bool:
+        """Whether rows may tell when to stop where no parameter says so."""
+        return self.numbers.n_members > 0
+
+    def values(self, n_rounds: int, stops: bool, holds_out: bool, shares_trees: bool) -> dict[str, float | str]:
         """Return training parameters by name.
 
         Parameters
@@ -44,26 +57,22 @@ class Preset:
             Rounds, or the most of them.
         stops, holds_out : bool
             Whether rows tell when to stop, and whether they are held out from models that are averaged. All rows and
-            features grow the trees of other models, and those of vectors.
-        has_vectors : bool
-            Whether leaves have a value for each class.
+            features grow the trees of other models.
+        shares_trees : bool
+            Whether each tree serves all classes.
         """
-        rate = learning_rate_of(n_rounds)
-        if self.n_members == 0:
-            rate = self.learning_rate
-        elif stops:
-            rate = max(self.learning_rate_of_vectors if has_vectors else self.learning_rate, rate)
-        sampled = holds_out and not has_vectors
+        own = self.classes if shares_trees else self.numbers
+        rate = max(own.learning_rate, learning_rate_of(n_rounds)) if stops else learning_rate_of(n_rounds)
         return {
-            "learning_rate": rate,
-            "subsample": self.subsample if sampled else 1.0,
-            "colsample_bylevel": self.colsample_bylevel if sampled else 1.0,
-            "multi_strategy": "multi_output_tree" if has_vectors else "one_output_per_tree",
+            "learning_rate": rate if self.stops else own.learning_rate,
+            "subsample": own.subsample if holds_out else 1.0,
+            "colsample_bylevel": own.colsample_bylevel if holds_out else 1.0,
+            "multi_strategy": own.multi_strategy,
         }
 
-    def members(self, n_rows: int, n_classes: int) -> int:
+    def n_members(self, n_rows: int, n_classes: int) -> int:
         """Return how many models are averaged; `n_classes` is 0 where labels are numbers."""
-        most = self.n_members if n_classes < 3 else self.n_members_of_classes
+        most = (self.numbers if n_classes < 3 else self.classes).n_members
         return min(most, 1) if n_rows >= MEMBERS_ROWS else most
 
 
@@ -76,9 +85,10 @@ def learning_rate_of(n_rounds: int) -> float:
     return round(min(0.3, 0.17 * math.pow(100 / max(n_rounds, 1), 0.75)), 4)
 
 
+SHARED = "multi_output_tree"
 PRESETS: Mapping[str, Preset] = {
-    "fast": Preset(0.1, 0.8, 0.8, 0.2, 1, 1, 0.2, 20, 1000),
-    "balanced": Preset(0.1, 0.8, 0.8, 0.2, 5, 3, 0.2, 30, 2000),
-    "best": Preset(0.05, 0.8, 0.8, 0.1, 10, 10, 0.1, 50, 5000),
-    "xgboost": Preset(0.3, 1.0, 1.0, 0.2, 0, 0, 0.3, 0, ROUNDS_WITHOUT_STOPPING),
+    "fast": Preset(Members(0.1, 0.8, 0.8, 1), Members(0.2, 1, 1, 1, SHARED), 0.2, 20, 1000),
+    "balanced": Preset(Members(0.1, 0.8, 0.8, 5), Members(0.2, 1, 1, 3, SHARED), 0.2, 30, 2000),
+    "best": Preset(Members(0.05, 0.8, 0.8, 10), Members(0.1, 1, 1, 10, SHARED), 0.1, 50, 5000),
+    "xgboost": Preset(Members(0.3, 1, 1, 0), Members(0.3, 1, 1, 0), 0.2, 0, ROUNDS_WITHOUT_STOPPING),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from daskboost.errors import ParameterError
 from daskboost.estimators.parameters import EstimatorParameters
 from daskboost.estimators.presets import LEAST_ROWS, PRESETS, ROUNDS_WITHOUT_STOPPING, Preset
-from daskboost.params import TrainParams, check_choice, check_count, shown
+from daskboost.params import check_choice, check_count, shown
 from daskboost.training.members import HoldingOut
 
 REFITS = ("average", "replay", "none")
@@ -62,11 +62,11 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
     _check(chosen, shape)
     preset, given = PRESETS[chosen.preset], chosen.early_stopping_rounds
     stops = chosen.early_stopping is True or (
-        chosen.early_stopping == "auto" and preset.n_members > 0 and not shape.other_reason
+        chosen.early_stopping == "auto" and preset.stops and not shape.other_reason
         and (chosen.n_estimators is None or given is not None) and (n_rows >= LEAST_ROWS or given is not None)
     )  # fmt: skip
     patience = preset.early_stopping_rounds if given is None else given
-    if shape.is_evaluated and chosen.n_estimators is None and preset.n_members > 0 and chosen.early_stopping:
+    if shape.is_evaluated and chosen.n_estimators is None and preset.stops and chosen.early_stopping:
         return Rounds(preset.n_estimators, patience, None)  # the user's rows tell
     if shape.is_evaluated or not stops:
         most = ROUNDS_WITHOUT_STOPPING if chosen.n_estimators is None else chosen.n_estimators
@@ -82,7 +82,7 @@ def _holding_out(chosen: EstimatorParameters, shape: FitShape, preset: Preset, n
     n_members = chosen.n_members
     if n_members is None:
         single = in_time or shape.has_callbacks or chosen.refit in ("replay", "none")
-        n_members = 1 if single else min(preset.members(n_rows, shape.n_classes), max(round(1 / fraction), 2))
+        n_members = 1 if single else min(preset.n_members(n_rows, shape.n_classes), max(round(1 / fraction), 2))
     refit = chosen.refit or ("replay" if in_time else "average" if n_members > 1 else "none")
     return HoldingOut(fraction, n_members, patience, refit, in_time, shape.n_classes > 0)
 
@@ -92,7 +92,7 @@ def _check(chosen: EstimatorParameters, shape: FitShape) -> None:
     check_choice("preset", chosen.preset, PRESETS)
     if chosen.n_estimators is not None:
         check_count("n_estimators", chosen.n_estimators, least=0)
-    if not (isinstance(chosen.early_stopping, bool) or chosen.early_stopping == "auto"):
+    if not isinstance(chosen.early_stopping, bool | str) or chosen.early_stopping not in (True, False, "auto"):
         raise ParameterError(f"early_stopping={shown(chosen.early_stopping)} must be 'auto', True or False")
     if chosen.early_stopping is True and shape.other_reason:
         raise ParameterError(
@@ -100,7 +100,7 @@ def _check(chosen: EstimatorParameters, shape: FitShape) -> None:
             "tell when to stop, and leave early_stopping out"
         )
     stops_nowhere = chosen.early_stopping is False or (
-        chosen.early_stopping == "auto" and (PRESETS[chosen.preset].n_members == 0 or bool(shape.other_reason))
+        chosen.early_stopping == "auto" and (not PRESETS[chosen.preset].stops or bool(shape.other_reason))
     )
     if chosen.early_stopping_rounds is not None and not shape.is_evaluated and stops_nowhere:
         raise ParameterError(
@@ -134,10 +134,3 @@ def _check_held_out(chosen: EstimatorParameters) -> None:
             f"n_members={n_members} needs as many shares of rows, and with has_time=True the last rows alone are held "
             "out; leave n_members out"
         )
-
-
-def may_have_vectors(params: TrainParams, has_codes: bool) -> bool:
-    """Whether leaves can have a value for each class beside the other parameters; `has_codes` says whether features
-    are split by sets of categories."""
-    needs_numbers = has_codes or params.is_monotone or params.score_function == "l2"
-    return not needs_numbers and params.out_of_core in ("auto", "exact")

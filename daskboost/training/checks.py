@@ -115,6 +115,13 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
         )
 
 
+def goes_with_shared_trees(params: TrainParams, has_codes: bool) -> bool:
+    """Return whether trees of all outputs go with the other parameters; `has_codes` says whether features are split by
+    sets of categories."""
+    needs_others = has_codes or params.is_monotone or params.score_function == "l2"
+    return not needs_others and params.out_of_core not in ON_SAMPLES
+
+
 def check_sampling_unit(params: TrainParams) -> None:
     """Refuse draws of queries where trees grow on samples of rows."""
     if params.sampling_unit == "group" and params.out_of_core in ON_SAMPLES:

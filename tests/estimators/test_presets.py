@@ -207,4 +207,4 @@ def test_rows_that_cannot_be_held_out_are_refused() -> None:
 
 def test_learning_rates_fall_as_rounds_rise() -> None:
     assert [learning_rate_of(n) for n in (0, 1, 30, 100, 1000, 10_000)] == [0.3, 0.3, 0.3, 0.17, 0.0302, 0.0054]
-    assert all(preset.n_members <= round(1 / preset.validation_fraction) for preset in PRESETS.values())
+    assert all(preset.numbers.n_members <= round(1 / preset.validation_fraction) for preset in PRESETS.values())

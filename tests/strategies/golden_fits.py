@@ -403,6 +403,7 @@ def _estimated(fit: Fit, params: Params) -> Outcome:
     """Fit an estimator that stops early, a classifier with texts as labels and weights of classes."""
     seen, unseen = table_of(fit), table_of(fit, 20, 300)
     params = {**params, "n_estimators": fit.n_rounds, "max_bin": fit.max_bin, "early_stopping_rounds": 2}
+    params["preset"] = "xgboost"
     if fit.how == "regressor":
         regressor = DaskBoostRegressor(**params).fit(seen.X, seen.y, eval_set=[(unseen.X, unseen.y)])
         return Outcome([regressor.booster_], regressor.evals_result())

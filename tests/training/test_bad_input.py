@@ -213,7 +213,7 @@ def test_no_rows_at_predict_are_no_error(regressor: DaskBoostRegressor) -> None:
         ({"interaction_constraints": [[0, 3]]}, {}, r"interaction_constraints.*3"),
         ({"callbacks": [3]}, {}, r"callbacks contains 3, which is not a Callback"),
         ({"objective": "multi:softprob"}, {}, r"objective='multi:softprob' is for classes; use DaskBoostClassifier"),
-        ({"early_stopping_rounds": 3}, {}, r"early_stopping_rounds=3 needs an evaluation set; pass eval_set="),
+        ({"early_stopping_rounds": 3, "preset": "xgboost"}, {}, r"early_stopping_rounds=3 needs rows that tell when"),
         ({}, {"eval_set": (X, Y)}, r"eval_set is a tuple of 2: ndarray, ndarray; pass a list of pairs"),
         ({}, {"eval_set": [(X, Y)], "sample_weight_eval_set": [Y, Y]}, r"sample_weight_eval_set is a list of 2"),
         ({}, {"eval_set": [(X, Y)], "base_margin_eval_set": Y}, r"base_margin_eval_set is of type ndarray"),

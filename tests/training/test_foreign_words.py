@@ -48,7 +48,7 @@ def test_what_one_fit_was_given_is_not_the_next_fits() -> None:
     model.fit(X, BINARY, eval_set=[(X, BINARY)])
     assert list(model.evals_result_["validation_0"]) == ["logloss"]
     assert clone(model).early_stopping_rounds is None
-    with pytest.raises(AttributeError, match="only after a fit with early_stopping_rounds"):
+    with pytest.raises(AttributeError, match="only after a fit that an eval_set stopped"):
         model.best_iteration  # noqa: B018
 
 
