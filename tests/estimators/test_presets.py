@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 import pytest
+from cluster.test_same_bytes import gpu
 from sklearn.base import clone
 from sklearn.metrics import log_loss, root_mean_squared_error
 from strategies.rows import regression
@@ -27,6 +28,8 @@ from daskboost.training.folds import make_folds
 
 if TYPE_CHECKING:
     from distributed import Client
+
+__all__ = ["gpu"]
 
 X, Y = regression(900, seed=5)
 SEVERAL = np.digitize(Y, [-0.5, 0.5])
@@ -75,6 +78,18 @@ def test_defaults_have_the_same_bytes_on_a_cluster(cluster_client: Client, kind:
         found = clone(model).fit(lazy, lazy_label, qid=lazy_qid)
         assert found.booster_.to_bytes() == expected.to_bytes()
         assert found.evals_result_ == history
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_defaults_have_the_same_bytes_on_a_gpu(kind: str) -> None:
+    model: Any = DaskBoostRegressor(**SMALL) if kind == "numbers" else DaskBoostClassifier(**SMALL)
+    model.set_params(early_stopping_rounds=3, n_estimators=25)
+    label = Y if kind == "numbers" else SEVERAL
+    expected = model.fit(X, label).booster_
+    on_gpu = clone(model).set_params(device="cuda").fit(X, label)
+    assert on_gpu.booster_.to_bytes() == expected.to_bytes()
+    assert on_gpu.evals_result_ == model.evals_result_
 
 
 def test_one_model_sees_the_newest_rows_last_and_is_trained_on_all() -> None:
