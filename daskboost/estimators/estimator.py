@@ -30,7 +30,7 @@ from daskboost.estimators.eval_sets import (
     labels_of,
 )
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
-from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS, PRESETS
+from daskboost.estimators.presets import LEAST_ROWS, MEMBERS_ROWS, PRESETS, Facts
 from daskboost.estimators.stopping import FitShape, Rounds, rounds_of
 from daskboost.fit.recipe import evaluated_metrics
 from daskboost.foreign_words import takes_foreign_words
@@ -283,10 +283,11 @@ class BoostedTrees(EstimatorParameters):
         Plan
             `print` it for a table.
         """
-        rounds = rounds_of(self, FitShape(), MEMBERS_ROWS)
+        n_rows = rows_known(X, shape)
+        rounds = rounds_of(self, FitShape(), n_rows)
         labels = self._labels_of(n_classes)
         fit_shape = FitShape(n_classes=0 if labels is None else n_classes)
-        params = self._with_unset(self._params_for(labels), fit_shape, rounds)
+        params = self._with_unset(self._params_for(labels), fit_shape, rounds, n_rows)
         return plan(params, X, num_boost_round=rounds.most, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
@@ -363,9 +364,10 @@ class BoostedTrees(EstimatorParameters):
                 if not one.same_as(given) or source.spec.class_weights is not None:
                     data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
-            rounds = rounds_of(self, shape, dtrain.info.stats.positive_weight_rows)
+            n_rows = dtrain.info.stats.positive_weight_rows
+            rounds = rounds_of(self, shape, n_rows)
             codes = dtrain.schema.encoder is not None and bool(dtrain.schema.encoder.codes)
-            params = self._with_unset(params, shape, rounds, codes, init)
+            params = self._with_unset(params, shape, rounds, n_rows, codes, init)
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
@@ -380,7 +382,7 @@ class BoostedTrees(EstimatorParameters):
         return self
 
     def _with_unset(
-        self, params: TrainParams, shape: FitShape, rounds: Rounds, has_codes: bool = False,
+        self, params: TrainParams, shape: FitShape, rounds: Rounds, n_rows: int, has_codes: bool = False,
         init: Booster | None = None,
     ) -> TrainParams:  # fmt: skip
         """Return the parameters of training, those that are not given by the rounds that a fit has."""
@@ -389,8 +391,11 @@ class BoostedTrees(EstimatorParameters):
         else:
             wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].stops
             shares_trees = wanted and goes_with_shared_trees(params, has_codes)
-        unset = self.unset_values(rounds.most, rounds.stops, rounds.holding_out is not None, shares_trees)
-        return replace(params, **unset)
+        facts = Facts(
+            rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
+            params.grow_policy == "depthwise", shares_trees,
+        )  # fmt: skip
+        return replace(params, **self.unset_values(facts))
 
     def _take(self, fitted: Self) -> Self:
         """Become what a copy of this estimator has learned; parameters stay as they are."""
@@ -457,3 +462,10 @@ def client_for(source: Source) -> Any:
     """The current client where rows lie in a Dask collection, else None."""
     return current_client() if source.is_dask else None
 
+
+def rows_known(X: object, shape: Mapping[str, Any]) -> int:
+    """Return how many rows a plan is for, as far as that is known without reading any, else a million."""
+    if "n_rows" in shape:
+        return int(shape["n_rows"])
+    n_rows = X.n_rows if isinstance(X, QuantizedDataset) else (getattr(X, "shape", None) or [None])[0]
+    return int(n_rows) if isinstance(n_rows, int | np.integer) else MEMBERS_ROWS

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 
 from daskboost.data.categories.pairs import MOST_COMPLEXITY
 from daskboost.errors import ParameterError
-from daskboost.estimators.presets import PRESETS, ROUNDS_WITHOUT_STOPPING
+from daskboost.estimators.presets import PRESETS, ROUNDS_WITHOUT_STOPPING, Facts
 from daskboost.foreign_words import hint_of, translated, unexpected
 from daskboost.params import PARAMETERS, TrainParams, check_choice
 
@@ -57,8 +57,9 @@ SHARED_PARAMETERS = """
     learning_rate : float in (0, 1], optional
         What leaf values are multiplied by. By default 0.1 where rows tell when to stop; of a given number of rounds
         one by this number, 0.3 of 30, 0.17 of 100, 0.03 of 1,000.
-    max_depth, max_leaves : int, default 6 and 0
-        Most splits from root to leaf (at most 24 for depthwise, 16 for symmetric growth); most leaves, 0 for no limit.
+    max_depth, max_leaves : int, optional
+        Most splits from root to leaf (at most 24 for depthwise, 16 for symmetric growth), by default 6, and 8 for
+        depthwise growth over 10,000 rows or more of which some are held out; most leaves, 0 for no limit.
     max_bin : int, default 256
         Bins per feature, 2 to 65,535.
     grow_policy : {"depthwise", "lossguide", "symmetric"}
@@ -67,9 +68,9 @@ SHARED_PARAMETERS = """
         L2 and L1 penalty of leaf values.
     gamma : float, default 0
         Least gain of a split.
-    min_child_weight : float, default 1
-        Least sum of hessians in a child; of weights where `score_function` is "l2". A node whose hessians sum to less
-        is worth 0.
+    min_child_weight : float, optional
+        Least sum of hessians in a child, by default 1, and 0.01 for classes where rows are held out; of weights where
+        `score_function` is "l2". A node whose hessians sum to less is worth 0.
     max_delta_step : float, optional
         Largest absolute leaf value before the learning rate; None is the objective's default.
     subsample : float in (0, 1], optional
@@ -282,14 +283,14 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     sketch_outputs: int = TrainParams.sketch_outputs
     score_function: str = TrainParams.score_function
     learning_rate: float | None = None
-    max_depth: int = TrainParams.max_depth
+    max_depth: int | None = None
     max_leaves: int = TrainParams.max_leaves
     max_bin: int = TrainParams.max_bin
     grow_policy: str = TrainParams.grow_policy
     reg_lambda: float = TrainParams.reg_lambda
     reg_alpha: float = TrainParams.reg_alpha
     gamma: float = TrainParams.gamma
-    min_child_weight: float = TrainParams.min_child_weight
+    min_child_weight: float | None = None
     max_delta_step: float | None = TrainParams.max_delta_step
     subsample: float | None = None
     sampling_unit: str = TrainParams.sampling_unit
@@ -378,17 +379,15 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of
         range and contradictions."""
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
-        values |= self.unset_values(self.n_estimators or ROUNDS_WITHOUT_STOPPING)
+        values |= self.unset_values(Facts(self.n_estimators or ROUNDS_WITHOUT_STOPPING))
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
         return TrainParams.from_mapping(values)
 
-    def unset_values(
-        self, n_rounds: int, stops: bool = False, holds_out: bool = False, shares_trees: bool = False
-    ) -> dict[str, Any]:
+    def unset_values(self, facts: Facts) -> dict[str, Any]:
         """Return by name what training parameters that are not given are, see `Preset.values`."""
         check_choice("preset", self.preset, PRESETS)
-        values = PRESETS[self.preset].values(n_rounds, stops, holds_out, shares_trees)
+        values = PRESETS[self.preset].values(facts)
         return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property

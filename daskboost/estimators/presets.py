@@ -11,10 +11,32 @@ from dataclasses import dataclass
 
 LEAST_ROWS = 500
 """With fewer no rows are held out, as a fifth of them tells too little of when to stop."""
+DEEPER_ROWS = 10_000
+"""From here on trees are deeper."""
 MEMBERS_ROWS = 2**20
 """From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long."""
 ROUNDS_WITHOUT_STOPPING = 100
 """Rounds where `n_estimators` is not given and no rows tell when to stop: XGBoost's and scikit-learn's number."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What of a fit parameters that are not given go by."""
+
+    n_rounds: int
+    """Rounds, or the most of them."""
+    n_rows: int = 0
+    """Rows whose weight is not 0."""
+    n_classes: int = 0
+    """The number of classes; 0 where labels are numbers."""
+    stops: bool = False
+    """Whether rows tell when to stop."""
+    holds_out: bool = False
+    """Whether these rows are held out from models that are averaged."""
+    by_levels: bool = True
+    """Whether trees grow level by level, each node by a split of its own."""
+    shares_trees: bool = False
+    """Whether each tree serves all classes."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +48,23 @@ class Members:
     colsample_bylevel: float
     n_members: int
     """How many are averaged; 0 holds no rows out."""
+    max_depth: int = 6
+    max_depth_of_many: int = 6
+    """The same from `DEEPER_ROWS` rows on, where trees grow level by level."""
+    min_child_weight_of_classes: float = 1.0
     multi_strategy: str = "one_output_per_tree"
+
+    def values(self, facts: Facts) -> dict[str, float | str]:
+        """Return training parameters by name of models that rows are held out from."""
+        is_deep = facts.n_rows >= DEEPER_ROWS and facts.by_levels
+        return {
+            "learning_rate": max(self.learning_rate, learning_rate_of(facts.n_rounds)),
+            "subsample": self.subsample,
+            "colsample_bylevel": self.colsample_bylevel,
+            "max_depth": self.max_depth_of_many if is_deep else self.max_depth,
+            "min_child_weight": self.min_child_weight_of_classes if facts.n_classes else 1.0,
+            "multi_strategy": self.multi_strategy,
+        }
 
 
 @dataclass(frozen=True)
@@ -48,27 +86,18 @@ class Preset:
         """Whether rows may tell when to stop where no parameter says so."""
         return self.numbers.n_members > 0
 
-    def values(self, n_rounds: int, stops: bool, holds_out: bool, shares_trees: bool) -> dict[str, float | str]:
-        """Return training parameters by name.
-
-        Parameters
-        ----------
-        n_rounds : int
-            Rounds, or the most of them.
-        stops, holds_out : bool
-            Whether rows tell when to stop, and whether they are held out from models that are averaged. All rows and
-            features grow the trees of other models.
-        shares_trees : bool
-            Whether each tree serves all classes.
-        """
-        own = self.classes if shares_trees else self.numbers
-        rate = max(own.learning_rate, learning_rate_of(n_rounds)) if stops else learning_rate_of(n_rounds)
-        return {
-            "learning_rate": rate if self.stops else own.learning_rate,
-            "subsample": own.subsample if holds_out else 1.0,
-            "colsample_bylevel": own.colsample_bylevel if holds_out else 1.0,
-            "multi_strategy": own.multi_strategy,
-        }
+    def values(self, facts: Facts) -> dict[str, float | str]:
+        """Return training parameters by name. All rows and features grow trees of depth 6 of a model that no rows are
+        held out from."""
+        own = self.classes if facts.shares_trees else self.numbers
+        found = own.values(facts)
+        if not self.stops:
+            return found | {"learning_rate": own.learning_rate}
+        if not facts.stops:
+            found["learning_rate"] = learning_rate_of(facts.n_rounds)
+        if facts.holds_out:
+            return found
+        return found | {"subsample": 1.0, "colsample_bylevel": 1.0, "max_depth": 6, "min_child_weight": 1.0}
 
     def n_members(self, n_rows: int, n_classes: int) -> int:
         """Return how many models are averaged; `n_classes` is 0 where labels are numbers."""
@@ -87,8 +116,14 @@ def learning_rate_of(n_rounds: int) -> float:
 
 SHARED = "multi_output_tree"
 PRESETS: Mapping[str, Preset] = {
-    "fast": Preset(Members(0.1, 0.8, 0.8, 1), Members(0.2, 1, 1, 1, SHARED), 0.2, 20, 1000),
-    "balanced": Preset(Members(0.1, 0.8, 0.8, 5), Members(0.2, 1, 1, 3, SHARED), 0.2, 30, 2000),
-    "best": Preset(Members(0.05, 0.8, 0.8, 10), Members(0.1, 1, 1, 10, SHARED), 0.1, 50, 5000),
-    "xgboost": Preset(Members(0.3, 1, 1, 0), Members(0.3, 1, 1, 0), 0.2, 0, ROUNDS_WITHOUT_STOPPING),
-}
+    "fast": Preset(
+        Members(0.1, 0.8, 0.8, 1, 6, 8, 0.01), Members(0.2, 1.0, 1.0, 1, 6, 6, 0.01, SHARED), 0.2, 20, 1000
+    ),
+    "balanced": Preset(
+        Members(0.1, 0.8, 0.8, 5, 6, 8, 0.01), Members(0.2, 1.0, 1.0, 3, 6, 6, 0.01, SHARED), 0.2, 30, 2000
+    ),
+    "best": Preset(
+        Members(0.05, 0.8, 0.8, 10, 6, 8, 0.01), Members(0.1, 1.0, 1.0, 10, 6, 6, 0.01, SHARED), 0.1, 50, 5000
+    ),
+    "xgboost": Preset(Members(0.3, 1.0, 1.0, 0), Members(0.3, 1.0, 1.0, 0), 0.2, 0, ROUNDS_WITHOUT_STOPPING),
+}  # fmt: skip

@@ -37,6 +37,7 @@ from daskboost import (
     train,
 )
 from daskboost.errors import DataTypeError, ParameterError
+from daskboost.estimators.presets import Facts
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import RoundInfo
 
@@ -60,7 +61,7 @@ def test_every_parameter_is_declared_documented_and_has_the_default_of_training(
     assert [name for name in parameters if name not in documented] == []
     # None here, in the words of scikit-learn:
     given = {"objective", "eval_metric", "ignored_features", "random_state", "n_jobs"}
-    given |= kind().unset_values(100).keys()  # chosen by a preset
+    given |= kind().unset_values(Facts(100)).keys()  # chosen by a preset
     for name in fields - given:
         assert parameters[name] == TrainParams.__dataclass_fields__[name].default
 
