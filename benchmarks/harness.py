@@ -25,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = (
-    "daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "cupy-cuda12x",
+    "daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "chimeraboost",
+    "cupy-cuda12x",
     "cupy-cuda13x", "cudf-cu13", "rmm-cu13", "dask-cuda",
 )  # fmt: skip
 
