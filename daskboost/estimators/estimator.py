@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.data.categories.encode import CategoryOptions
 from daskboost.data.categories.pairs import check_complexity
-from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.chunks.build import BuildOptions, DatasetInfo
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.budget.plan import Plan
@@ -366,8 +366,7 @@ class BoostedTrees(EstimatorParameters):
                 evals.append((data, f"validation_{i}"))
             n_rows = dtrain.info.stats.positive_weight_rows
             rounds = rounds_of(self, shape, n_rows)
-            codes = dtrain.schema.encoder is not None and bool(dtrain.schema.encoder.codes)
-            params = self._with_unset(params, shape, rounds, n_rows, codes, init)
+            params = self._with_unset(params, shape, rounds, n_rows, dtrain.info, init)
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
@@ -382,15 +381,15 @@ class BoostedTrees(EstimatorParameters):
         return self
 
     def _with_unset(
-        self, params: TrainParams, shape: FitShape, rounds: Rounds, n_rows: int, has_codes: bool = False,
-        init: Booster | None = None,
+        self, params: TrainParams, shape: FitShape, rounds: Rounds, n_rows: int,
+        info: DatasetInfo | None = None, init: Booster | None = None,
     ) -> TrainParams:  # fmt: skip
         """Return the parameters of training, those that are not given by the rounds that a fit has."""
         if init is not None and init.trees:
             shares_trees = init.has_vectors
         else:
             wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].stops
-            shares_trees = wanted and goes_with_shared_trees(params, has_codes)
+            shares_trees = wanted and goes_with_shared_trees(params, info)
         facts = Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
             params.grow_policy == "depthwise", shares_trees,

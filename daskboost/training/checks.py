@@ -11,6 +11,7 @@ import numpy as np
 
 from daskboost.data.categories.encode import AUTO, encodings_of
 from daskboost.data.categories.encoder import Encoder
+from daskboost.data.chunks.build import DatasetInfo
 from daskboost.data.chunks.tiers import spill_path
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
@@ -115,11 +116,24 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
         )
 
 
-def goes_with_shared_trees(params: TrainParams, has_codes: bool) -> bool:
-    """Return whether trees of all outputs go with the other parameters; `has_codes` says whether features are split by
-    sets of categories."""
-    needs_others = has_codes or params.is_monotone or params.score_function == "l2"
-    return not needs_others and params.out_of_core not in ON_SAMPLES
+FEW_BINS = 2**13
+"""Up to so many bins of all features histograms are searched in no time."""
+
+
+def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> bool:
+    """Return whether trees of all outputs go with the other parameters, and with the data as far as these are known.
+
+    They do not go with features that are split by sets of categories; nor with data of so many features that searching
+    the histograms of all nodes of a tree of depth 6 takes longer than adding them up.
+    """
+    needs_others = params.is_monotone or params.score_function == "l2"
+    if needs_others or params.out_of_core in ON_SAMPLES:
+        return False
+    if info is None:
+        return True
+    has_codes = info.schema.encoder is not None and bool(info.schema.encoder.codes)
+    n_bins = info.cuts.total_bins
+    return not has_codes and (n_bins <= FEW_BINS or 6 * info.n_entries >= 2**7 * n_bins)
 
 
 def check_sampling_unit(params: TrainParams) -> None:

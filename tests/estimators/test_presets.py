@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.sparse
 from cluster.test_same_bytes import gpu
 from sklearn.base import clone
 from sklearn.metrics import log_loss, root_mean_squared_error
@@ -148,6 +149,9 @@ def test_three_classes_have_leaves_of_vectors_unless_something_needs_others() ->
                   {"n_estimators": 3}, {"preset": "xgboost", "n_estimators": 3}):  # fmt: skip
         fitted = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **other}).fit(X, SEVERAL)
         assert not fitted.booster_.has_vectors
+    words = scipy.sparse.random(900, 6000, 0.002, "csr", np.float32, random_state=1)
+    wide = DaskBoostClassifier(**SMALL, early_stopping_rounds=1).fit(words, SEVERAL)
+    assert len(members(wide)) == 3 and not wide.booster_.has_vectors
     more = DaskBoostClassifier(n_estimators=2, **SMALL).fit(X, SEVERAL, init_model=model)
     assert more.booster_.has_vectors and more.booster_.n_iterations == model.booster_.n_iterations + 2
 
