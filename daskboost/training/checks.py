@@ -132,8 +132,8 @@ def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> boo
     if info is None:
         return True
     has_codes = info.schema.encoder is not None and bool(info.schema.encoder.codes)
-    n_bins = info.cuts.total_bins
-    return not has_codes and (n_bins <= FEW_BINS or 6 * info.n_entries >= 2**7 * n_bins)
+    n_bins, n_added = info.cuts.total_bins, 6 * info.n_entries
+    return not has_codes and (n_bins <= FEW_BINS or n_added >= 2**7 * n_bins)
 
 
 def check_sampling_unit(params: TrainParams) -> None:
