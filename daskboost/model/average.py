@@ -16,7 +16,7 @@ def average(models: Sequence[Booster]) -> Booster:
     """Return the model whose margin is the mean of those of some models: all their trees, with smaller leaves.
 
     Its iteration i has the trees that the models grew in theirs, so that its first iterations are the mean of the
-    models' first ones. Parameters and attributes are those of the first model.
+    models' first ones. Objective, parameters and attributes are those of the first model.
 
     Raises
     ------

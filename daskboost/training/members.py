@@ -22,8 +22,8 @@ from daskboost.training.train_many import PreparedModel, TrainedModel, run_toget
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE_ROWS = 2**18
-"""Up to so many rows members grow side by side, one per thread, for which each takes 20 bytes a row and output."""
+AT_ONCE = 2**20
+"""Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 ATTRIBUTE = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 
@@ -125,7 +125,8 @@ def train_members(
              for model, booster in zip(trained, best, strict=True)]  # fmt: skip
     logger.info("%d of %d folds of the rows were held out: %s", len(found), holding_out.n_folds, found)
     if holding_out.refit == "replay":
-        booster = train(params, dtrain, max(own.n_iterations for own in best))
+        n_best = max(own.n_iterations for own in best)
+        booster = train(params, dtrain, n_best, callbacks=callbacks(0))  # which may have a schedule of learning rates
     else:
         booster = average(best)
     attributes = {**booster.attributes, ATTRIBUTE: json.dumps(found)}
@@ -135,7 +136,8 @@ def train_members(
 
 def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[TrainedModel]:
     """Train the members: side by side where they are small and in this process."""
-    if isinstance(dtrain.shards, LocalShards) and dtrain.n_rows <= AT_ONCE_ROWS:
+    size = dtrain.n_rows * prepared[0].fit.spec.objective.n_outputs
+    if isinstance(dtrain.shards, LocalShards) and size <= AT_ONCE:
         return run_together(prepared)
     return [
         TrainedModel(model.fit.run(model.fit.fit), model.evals_result, model.candidate, model.fold)

@@ -19,6 +19,7 @@ from daskboost import (
     DaskBoostClassifier,
     DaskBoostRanker,
     DaskBoostRegressor,
+    LearningRateSchedule,
     QuantizedDataset,
     train,
 )
@@ -182,6 +183,11 @@ def test_callbacks_see_one_model_and_logs_do_not_change_it(capsys: pytest.Captur
     model = DaskBoostRegressor(**SMALL, callbacks=[watching]).fit(X, Y)
     assert len(members(model)) == 1
     assert watching.seen == list(range(len(watching.seen))) and len(watching.seen) > model.booster_.n_iterations
+    slow = [LearningRateSchedule(lambda iteration: 0.05)]
+    for refit in ("none", "replay"):
+        scheduled = DaskBoostRegressor(**SMALL, n_estimators=4, early_stopping=True, refit=refit, callbacks=slow)
+        own = scheduled.fit(X, Y).predict(X) - scheduled.booster_.base_score[0]
+        assert 0 < np.abs(own).max() < 4 * 0.05 * np.abs(Y).max(), refit
     plain = DaskBoostRegressor(**SMALL, early_stopping_rounds=2).fit(X, Y)
     logged = DaskBoostRegressor(**SMALL, early_stopping_rounds=2).fit(X, Y, verbose=True)
     assert plain.booster_ == logged.booster_
