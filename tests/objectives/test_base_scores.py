@@ -135,7 +135,7 @@ def test_several_fits_have_their_own(rng: np.random.Generator) -> None:
     assert data.weight is not None
     alone = fit(Data(data.X[half], data.y[half], data.weight[half]), SOFTPROB, 1)
     assert of_half.base_score == alone.base_score != expected.base_score
-    assert scores["valid-mlogloss-mean"].iloc[0] < 0.8  # 1.1 from equal shares
+    assert scores["valid-mlogloss-mean"].iloc[0] < 0.85  # 1.1 from equal shares
 
 
 @pytest.mark.parametrize(("name", "params", "ours", "theirs"), [
