@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from daskboost.params import TrainParams
 
 LEAST_ROWS = 500
 """With fewer no rows are held out, as a fifth of them tells too little of when to stop."""
@@ -48,11 +50,10 @@ class Members:
     colsample_bylevel: float
     n_members: int
     """How many are averaged; 0 holds no rows out."""
-    max_depth: int = 6
-    max_depth_of_many: int = 6
-    """The same from `DEEPER_ROWS` rows on, where trees grow level by level."""
-    min_child_weight_of_classes: float = 1.0
-    multi_strategy: str = "one_output_per_tree"
+    max_depth_of_many: int = TrainParams.max_depth
+    """Depth from `DEEPER_ROWS` rows on, where trees grow level by level."""
+    min_child_weight_of_classes: float = TrainParams.min_child_weight
+    multi_strategy: str = TrainParams.multi_strategy
 
     def values(self, facts: Facts) -> dict[str, float | str]:
         """Return training parameters by name of models that rows are held out from."""
@@ -61,8 +62,10 @@ class Members:
             "learning_rate": max(self.learning_rate, learning_rate_of(facts.n_rounds)),
             "subsample": self.subsample,
             "colsample_bylevel": self.colsample_bylevel,
-            "max_depth": self.max_depth_of_many if is_deep else self.max_depth,
-            "min_child_weight": self.min_child_weight_of_classes if facts.n_classes else 1.0,
+            "max_depth": self.max_depth_of_many if is_deep else TrainParams.max_depth,
+            "min_child_weight": (
+                self.min_child_weight_of_classes if facts.n_classes else TrainParams.min_child_weight
+            ),
             "multi_strategy": self.multi_strategy,
         }
 
@@ -97,7 +100,8 @@ class Preset:
             found["learning_rate"] = learning_rate_of(facts.n_rounds)
         if facts.holds_out:
             return found
-        return found | {"subsample": 1.0, "colsample_bylevel": 1.0, "max_depth": 6, "min_child_weight": 1.0}
+        plain = ("subsample", "colsample_bylevel", "max_depth", "min_child_weight")
+        return found | {name: getattr(TrainParams, name) for name in plain}
 
     def n_members(self, n_rows: int, n_classes: int) -> int:
         """Return how many models are averaged; `n_classes` is 0 where labels are numbers."""
@@ -114,16 +118,17 @@ def learning_rate_of(n_rounds: int) -> float:
     return round(min(0.3, 0.17 * math.pow(100 / max(n_rounds, 1), 0.75)), 4)
 
 
-SHARED = "multi_output_tree"
+NUMBERS = Members(0.1, 0.8, 0.8, 5, max_depth_of_many=8, min_child_weight_of_classes=0.01)
+CLASSES = Members(
+    0.2, 1.0, 1.0, 3, min_child_weight_of_classes=0.01, multi_strategy="multi_output_tree"
+)  # fmt: skip
+XGBOOST = Members(TrainParams.learning_rate, 1.0, 1.0, 0)
 PRESETS: Mapping[str, Preset] = {
-    "fast": Preset(
-        Members(0.1, 0.8, 0.8, 1, 6, 8, 0.01), Members(0.2, 1.0, 1.0, 1, 6, 6, 0.01, SHARED), 0.2, 20, 1000
-    ),
-    "balanced": Preset(
-        Members(0.1, 0.8, 0.8, 5, 6, 8, 0.01), Members(0.2, 1.0, 1.0, 3, 6, 6, 0.01, SHARED), 0.2, 30, 2000
-    ),
+    "fast": Preset(replace(NUMBERS, n_members=1), replace(CLASSES, n_members=1), 0.2, 20, 1000),
+    "balanced": Preset(NUMBERS, CLASSES, 0.2, 30, 2000),
     "best": Preset(
-        Members(0.05, 0.8, 0.8, 10, 6, 8, 0.01), Members(0.1, 1.0, 1.0, 10, 6, 6, 0.01, SHARED), 0.1, 50, 5000
+        replace(NUMBERS, learning_rate=0.05, n_members=10), replace(CLASSES, learning_rate=0.1, n_members=10),
+        0.1, 50, 5000,
     ),
-    "xgboost": Preset(Members(0.3, 1.0, 1.0, 0), Members(0.3, 1.0, 1.0, 0), 0.2, 0, ROUNDS_WITHOUT_STOPPING),
+    "xgboost": Preset(XGBOOST, XGBOOST, 0.2, 0, ROUNDS_WITHOUT_STOPPING),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from daskboost.errors import ParameterError
 from daskboost.estimators.parameters import EstimatorParameters
 from daskboost.estimators.presets import LEAST_ROWS, PRESETS, ROUNDS_WITHOUT_STOPPING, Preset
 from daskboost.params import check_choice, check_count, shown
-from daskboost.training.members import HoldingOut
+from daskboost.training.members import HoldingOut, n_folds_of
 
 REFITS = ("average", "replay", "none")
 
@@ -62,7 +62,7 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
     _check(chosen, shape)
     preset, given = PRESETS[chosen.preset], chosen.early_stopping_rounds
     stops = chosen.early_stopping is True or (
-        chosen.early_stopping == "auto" and preset.stops and not shape.other_reason
+        _may_hold_out(chosen, shape)
         and (chosen.n_estimators is None or given is not None) and (n_rows >= LEAST_ROWS or given is not None)
     )  # fmt: skip
     patience = preset.early_stopping_rounds if given is None else given
@@ -75,6 +75,13 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
     return Rounds(most, None, _holding_out(chosen, shape, preset, n_rows, patience))
 
 
+def _may_hold_out(chosen: EstimatorParameters, shape: FitShape) -> bool:
+    """Return whether rows may be held out, if there are enough and no number of rounds was given alone."""
+    if chosen.early_stopping == "auto":
+        return PRESETS[chosen.preset].stops and not shape.other_reason
+    return bool(chosen.early_stopping)
+
+
 def _holding_out(chosen: EstimatorParameters, shape: FitShape, preset: Preset, n_rows: int, patience: int
                  ) -> HoldingOut:  # fmt: skip
     in_time = bool(chosen.has_time) and not shape.has_queries
@@ -82,7 +89,7 @@ def _holding_out(chosen: EstimatorParameters, shape: FitShape, preset: Preset, n
     n_members = chosen.n_members
     if n_members is None:
         single = in_time or shape.has_callbacks or chosen.refit in ("replay", "none")
-        n_members = 1 if single else min(preset.n_members(n_rows, shape.n_classes), max(round(1 / fraction), 2))
+        n_members = 1 if single else min(preset.n_members(n_rows, shape.n_classes), n_folds_of(fraction))
     refit = chosen.refit or ("replay" if in_time else "average" if n_members > 1 else "none")
     return HoldingOut(fraction, n_members, patience, refit, in_time, shape.n_classes > 0)
 
@@ -99,10 +106,7 @@ def _check(chosen: EstimatorParameters, shape: FitShape) -> None:
             f"early_stopping=True holds rows out, which {shape.other_reason} does not allow; pass eval_set, whose rows "
             "tell when to stop, and leave early_stopping out"
         )
-    stops_nowhere = chosen.early_stopping is False or (
-        chosen.early_stopping == "auto" and (not PRESETS[chosen.preset].stops or bool(shape.other_reason))
-    )
-    if chosen.early_stopping_rounds is not None and not shape.is_evaluated and stops_nowhere:
+    if chosen.early_stopping_rounds is not None and not (shape.is_evaluated or _may_hold_out(chosen, shape)):
         raise ParameterError(
             f"early_stopping_rounds={shown(chosen.early_stopping_rounds)} needs rows that tell when to stop; pass "
             "eval_set=[(X_valid, y_valid)] to fit, or early_stopping=True, which holds some out"
@@ -121,7 +125,7 @@ def _check_held_out(chosen: EstimatorParameters) -> None:
     if n_members is None:
         return
     check_count("n_members", n_members, least=1)
-    most = max(round(1 / (fraction or PRESETS[chosen.preset].validation_fraction)), 2)
+    most = n_folds_of(fraction or PRESETS[chosen.preset].validation_fraction)
     if n_members > most:
         raise ParameterError(
             f"n_members={n_members} models cannot each hold out another share of the rows where "

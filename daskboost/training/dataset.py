@@ -376,8 +376,7 @@ class QuantizedDataset:
         if not isinstance(self._shards, LocalShards):
             raise ParameterError("subset needs a data set in this process; rows on a cluster stay whole: divide them "
                                  "before QuantizedDataset.from_dask, or open it without a client")  # fmt: skip
-        if self._shards.closed:
-            raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
+        self._check_open()
         mask = row_mask(rows, self.n_rows)
         if self.is_subset:
             own = self._shards.marks(self.n_numbered_rows)
@@ -397,6 +396,10 @@ class QuantizedDataset:
         )
         made._n_whole = self.n_numbered_rows
         return made
+
+    def _check_open(self) -> None:
+        if self._shards.closed:
+            raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
 
     def dealt(self, dealing: Dealing) -> DealtRows:
         """Return which fold each row belongs to, wherever the rows lie; all rows are asked.
@@ -419,8 +422,7 @@ class QuantizedDataset:
 
         As of `subset`, but halves may have no rows.
         """
-        if self._shards.closed:
-            raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
+        self._check_open()
         return [
             (self._some_of(*others), self._some_of(*own)) for others, own in self._shards.divided(rule, folds)
         ]

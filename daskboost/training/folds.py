@@ -83,20 +83,27 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
 def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Fold]:
     """Rows, or whole queries where rows have these, dealt out by their hashes; rows within their label where folds are
     stratified."""
-    by: Literal["label", "qid"] | None = "label" if stratified else None
-    if data.info.has("qid"):
-        if stratified:
-            raise ParameterError("stratified=True deals out rows by label, and queries stay whole; leave it out")
-        by = "qid"
-    elif stratified and not data.info.has("label"):
+    if stratified and data.info.has("qid"):
+        raise ParameterError("stratified=True deals out rows by label, and queries stay whole; leave it out")
+    if stratified and not data.info.has("label"):
         raise ParameterError("stratified=True needs labels; make the data set with y")
     if n < 2:
         raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
-    rule = data.dealt(Dealing.of(n, random_state, repeat, by, data.info.stats))
-    made = data.divided(rule, range(n))
+    made = dealt_folds(data, n, range(n), random_state, repeat, stratified=stratified)
     for half in (half for pair in made for half in pair):
         half.info.stats.check_trainable()
     return made
+
+
+def dealt_folds(
+    data: QuantizedDataset, n: int, held_out: Sequence[int], random_state: int, repeat: int = 0, *, stratified: bool
+) -> list[Fold]:
+    """Deal rows out to `n` folds, and return those that are to be held out; halves may have no rows that count.
+
+    Rows of a query stay together; of rows without queries, `stratified` ones are dealt out within their label.
+    """
+    by: Literal["label", "qid"] | None = "qid" if data.info.has("qid") else "label" if stratified else None
+    return data.divided(data.dealt(Dealing.of(n, random_state, repeat, by, data.info.stats)), held_out)
 
 
 def _column(data: QuantizedDataset, name: str) -> Array:

@@ -6,9 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from daskboost.data.chunks.row_folds import Dealing, FoldRule, LastRows
+from daskboost.data.chunks.row_folds import LastRows
 from daskboost.errors import DataError
 from daskboost.local.in_process import LocalShards
 from daskboost.model.average import average
@@ -16,7 +15,7 @@ from daskboost.model.booster import Booster
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.folds import Fold
+from daskboost.training.folds import Fold, dealt_folds
 from daskboost.training.train import prepare_fit, train
 from daskboost.training.train_many import PreparedModel, TrainedModel, run_together
 
@@ -26,6 +25,11 @@ AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 ATTRIBUTE = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
+
+
+def n_folds_of(fraction: float) -> int:
+    """Return into how many folds rows are divided, each of which is about that share of them."""
+    return max(round(1 / fraction), 2)
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,6 @@ class HoldingOut:
     in_time: bool
     stratified: bool
 
-    @property
-    def n_folds(self) -> int:
-        """Into how many folds rows are dealt out."""
-        return max(round(1 / self.fraction), self.n_members, 2)
-
     def folds(self, data: QuantizedDataset, seed: int) -> list[Fold]:
         """Return what each member trains on and what is held out from it.
 
@@ -68,16 +67,11 @@ class HoldingOut:
         DataError
             No rows of positive weight on one of the sides, whichever rows are held out.
         """
-        rule: FoldRule
+        n_folds = n_folds_of(self.fraction)
         if self.in_time:
-            kept = data.n_numbered_rows - data.n_numbered_rows // self.n_folds
-            rule, held_out = LastRows(kept), range(1, 2)
+            made = data.divided(LastRows(data.n_numbered_rows - data.n_numbered_rows // n_folds), [1])
         else:
-            by: Literal["label", "qid"] | None = "label" if self.stratified else None
-            by = "qid" if data.info.has("qid") else by
-            rule = data.dealt(Dealing.of(self.n_folds, seed, 0, by, data.info.stats))
-            held_out = range(self.n_members)
-        made = data.divided(rule, held_out)
+            made = dealt_folds(data, n_folds, range(self.n_members), seed, stratified=self.stratified)
         usable = [pair for pair in made if all(half.info.stats.positive_weight_rows for half in pair)]
         if not usable:
             raise DataError(
@@ -123,7 +117,7 @@ def train_members(
     best = [_best_of(model.booster) for model in trained]
     found = [{"rounds": booster.n_iterations, "score": model.booster.best_score}
              for model, booster in zip(trained, best, strict=True)]  # fmt: skip
-    logger.info("%d of %d folds of the rows were held out: %s", len(found), holding_out.n_folds, found)
+    logger.info("%d of %d folds of the rows were held out: %s", len(found), n_folds_of(holding_out.fraction), found)
     if holding_out.refit == "replay":
         n_best = max(own.n_iterations for own in best)
         booster = train(params, dtrain, n_best, callbacks=callbacks(0))  # which may have a schedule of learning rates
