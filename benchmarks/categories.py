@@ -29,7 +29,7 @@ import numpy.typing as npt
 from benchmarks import ours, peers, quality
 from benchmarks.harness import RESULTS, record, timed
 from benchmarks.quality import parameters, scores
-from benchmarks.real_sets import SETS, Loaded, Part, categories_of, load, with_texts
+from benchmarks.real_sets import SETS, Loaded, categories_of, load, part_of, with_texts
 
 CATEGORICAL = (
     "adult", "amazon_access", "hr_job_change", "diamonds", "taxi_fare", "connect4", "allstate_claims",
@@ -129,12 +129,7 @@ def held_out(data: Loaded, part: int) -> Loaded:
     own = data.train
     held = np.zeros(len(own.y), np.bool_)
     held[np.random.RandomState(7).permutation(len(own.y))[part::PARTS]] = True
-
-    def rows(mask: npt.NDArray[np.bool_]) -> Part:
-        margin = None if own.base_margin is None else own.base_margin[mask]
-        return Part(own.x[mask].reset_index(drop=True), own.y[mask], margin)
-
-    return replace(data, train=rows(~held), test=rows(held))
+    return replace(data, train=part_of(own, ~held), test=part_of(own, held))
 
 
 def parts_of(name: str, n_parts: int) -> Iterator[Loaded]:

@@ -14,16 +14,17 @@ from benchmarks.real_sets import Loaded, Part, categories_of, with_texts
 
 Predicted = npt.NDArray[np.float64]
 DefaultFit = Callable[[Loaded, int], tuple[Callable[[], Any], Callable[[Any], Predicted]]]
-"""Of a set and a seed: what fits a model, which is timed, and what predicts the test rows by it."""
+"""Takes a set and a seed, and returns what fits a model, which is timed, and what predicts the test rows by it."""
 
 
-def probabilities(model: Any, data: Loaded, x: Any) -> Predicted:
-    """Probabilities of class 1, or of all classes of the set: 0 of those that no training row has."""
+def probabilities(model: Any, data: Loaded, x: Any, labels: Any = None) -> Predicted:
+    """Probabilities of class 1, or of all classes of the set: 0 of those that no training row has; `labels` are those
+    of the model's columns where it was given others."""
     found = np.asarray(model.predict_proba(x), np.float64)
     if data.info.task == "binary":
         return found[:, 1]
     every = np.zeros((len(found), data.n_classes))
-    every[:, np.asarray(model.classes_).astype(np.int64)] = found
+    every[:, np.asarray(model.classes_ if labels is None else labels).astype(np.int64)] = found
     return every
 
 
@@ -55,14 +56,9 @@ def xgboost(data: Loaded, seed: int) -> tuple[Callable[[], Any], Callable[[Any],
         return (lambda: XGBRanker(**common).fit(own.x, own.y, qid=own.group)), lambda model: model.predict(test.x)
     if data.info.task in ("binary", "multiclass"):
         labels, codes = np.unique(own.y, return_inverse=True)  # it wants labels without gaps
-
-        def predicted(model: Any) -> Predicted:
-            found = np.asarray(model.predict_proba(test.x), np.float64)
-            every = np.zeros((len(found), data.n_classes))
-            every[:, labels.astype(np.int64)] = found
-            return every[:, 1] if data.info.task == "binary" else every
-
-        return (lambda: XGBClassifier(**common).fit(own.x, codes)), predicted
+        return (lambda: XGBClassifier(**common).fit(own.x, codes)), lambda model: probabilities(
+            model, data, test.x, labels
+        )
     regressor = XGBRegressor(objective=data.info.objective, **common)
     return (lambda: regressor.fit(own.x, own.y, base_margin=own.base_margin)), lambda model: np.asarray(
         model.predict(test.x, base_margin=test.base_margin), np.float64

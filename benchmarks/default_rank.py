@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.default_fits import LIBRARIES, Predicted
 from benchmarks.harness import RESULTS, record, timed
 from benchmarks.ours import threads
 from benchmarks.quality import scores
 from benchmarks.ranking import ndcg
-from benchmarks.real_sets import SETS, Loaded, Part, load
+from benchmarks.real_sets import SETS, Loaded, load, part_of
 
 MEASURES = {
     "binary": "logloss", "multiclass": "mlogloss", "regression": "rmse", "count": "poisson-deviance",
@@ -49,13 +48,6 @@ class Config:
     """What all libraries are given."""
 
     threads: int
-
-
-def part_of(own: Part, rows: npt.NDArray[np.bool_]) -> Part:
-    """Some of the rows."""
-    x = own.x[rows].reset_index(drop=True) if hasattr(own.x, "iloc") else own.x[rows]
-    margin = None if own.base_margin is None else own.base_margin[rows]
-    return Part(x, own.y[rows], margin, None if own.group is None else own.group[rows])
 
 
 def drawn(data: Loaded, seed: int) -> Loaded:

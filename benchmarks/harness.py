@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = (
     "daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "chimeraboost",
-    "cupy-cuda12x",
-    "cupy-cuda13x", "cudf-cu13", "rmm-cu13", "dask-cuda",
+    "cupy-cuda12x", "cupy-cuda13x", "cudf-cu13", "rmm-cu13", "dask-cuda",
 )  # fmt: skip
 
 

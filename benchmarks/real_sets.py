@@ -217,3 +217,10 @@ def with_texts(part: Part, columns: Sequence[str]) -> Part:
         return part
     texts = {name: part.x[name].astype(object).where(part.x[name].notna(), "missing").astype(str) for name in columns}
     return replace(part, x=part.x.assign(**texts))
+
+
+def part_of(own: Part, rows: npt.NDArray[np.bool_]) -> Part:
+    """Some of the rows."""
+    x = own.x[rows].reset_index(drop=True) if hasattr(own.x, "iloc") else own.x[rows]
+    margin = None if own.base_margin is None else own.base_margin[rows]
+    return Part(x, own.y[rows], margin, None if own.group is None else own.group[rows])

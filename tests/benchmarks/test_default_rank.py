@@ -12,7 +12,7 @@ import pytest
 from benchmarks import default_rank
 from benchmarks.default_fits import LIBRARIES, run_lengths
 from benchmarks.default_rank import drawn, interval, loss, newest, ranks, ranks_by_set
-from benchmarks.real_sets import SETS, Loaded, Part, load
+from benchmarks.real_sets import SETS, Loaded, Part, load, part_of
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -24,7 +24,7 @@ def test_libraries_fit_and_are_scored(
     monkeypatch.setenv("DASKBOOST_DATA", str(bundled_data))
     monkeypatch.setenv("BENCH_THREADS", "2")
     few = load("california_housing")
-    small = Loaded(few.info, default_rank.part_of(few.train, np.arange(len(few.train.y)) % 20 == 0), few.test, None, 0)
+    small = Loaded(few.info, part_of(few.train, np.arange(len(few.train.y)) % 20 == 0), few.test, None, 0)
     monkeypatch.setattr(default_rank, "load", lambda name: small)
     arguments = ["--sets", "california_housing", "--libraries", library, "--seeds", "1", "--results", str(tmp_path)]
     default_rank.main(arguments)
