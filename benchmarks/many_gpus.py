@@ -1,7 +1,8 @@
 """Milliseconds a tree takes on one and on several GPUs of one host over Dask, beside `xgboost.dask` on the same.
 
     python -m benchmarks.many_gpus                                   # all cases, on 1 and on 2 GPUs
-    python -m benchmarks.many_gpus --gpus 1,2,4 --cases narrow,wide --peer none
+    python -m benchmarks.many_gpus --gpus 1,2,4 --cases narrow,wide,forty
+    python -m benchmarks.many_gpus --gpus 4 --cases billion --peer none
     python -m benchmarks.many_gpus --cases narrow --scale .001 --device cpu --gpus 1,2   # a rehearsal without a GPU
     python -m benchmarks.many_gpus --cases streamed,streamed_certified,streamed_sampled --scale .5 --peer none
 
@@ -57,7 +58,8 @@ class Config:
     streams: bool = False
     """Whether bins stay in the host's memory, from where every pass over the rows has them anew."""
     asked: tuple[float, ...] = ()
-    """Speed-up on two GPUs over one at least; of ours over XGBoost on two."""
+    """Speed-up at least: of two GPUs, or `on` so many, over one; of ours over XGBoost on as many."""
+    on: int = 2
     device: str = "cuda"
     scale: float = 1.0
     gpus: tuple[int, ...] = field(default=(1, 2))
@@ -77,6 +79,7 @@ CASES = {
         Config("narrow", "higgs", 44_000_000, 28, LEVELS, trees=100, asked=(1.85, 4.5)),
         Config("wide", "epsilon", 400_000, 2000, LEVELS, trees=100, asked=(1.75, 9)),
         Config("hundred", "skewed", 30_000_000, 100, LEVELS, trees=75, asked=(1.9, 6)),
+        Config("forty", "skewed", 40_000_000, 100, LEVELS, trees=75, asked=(3.6, 5), on=4),
         Config("best_first", "higgs", 44_000_000, 28, BEST_FIRST, trees=75, peer_trees=6, asked=(1.6, 100)),
         Config("symmetric", "higgs", 44_000_000, 28, {**LEVELS, "grow_policy": "symmetric"}, trees=100, peer=False,
                asked=(1.8,)),
@@ -88,6 +91,8 @@ CASES = {
         Config("streamed", params={**LEVELS, "out_of_core": "exact"}, trees=5, peer_trees=5, asked=(1.9,), **STREAMED),
         Config("streamed_certified", params={**LEVELS, **SAMPLE}, trees=20, peer_trees=20, asked=(1.9,), **STREAMED),
         Config("streamed_sampled", params={**LEVELS, **DRAWN}, trees=20, peer_trees=20, **STREAMED),
+        Config("billion", params={**LEVELS, **SAMPLE}, trees=10, peer_trees=10,
+               **{**STREAMED, "n_rows": 1_000_000_000, "repeats": 1}),
     )
 }  # fmt: skip
 
