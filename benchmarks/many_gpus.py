@@ -38,7 +38,7 @@ TEST_ROWS, TEST_VALUES = 100_000, 20_000_000
 BLOCK_ROWS = 1_000_000
 """Most rows of a block of cases that stream."""
 LEEWAY = 0.003
-"""How far the AUC of ours may be from XGBoost's."""
+"""How far the AUC of ours may be below XGBoost's."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +315,16 @@ def open_cluster(n_gpus: int, device: str, stack: ExitStack) -> Any:
     return stack.enter_context(Client(cluster, set_as_default=False))
 
 
+def as_good(runs: Mapping[str, Run]) -> None:
+    """Raise where the AUC of ours is below the mean of XGBoost's by more than the leeway: XGBoost's models depend on
+    how many GPUs there are."""
+    scored = {name: run.answer["auc"] for name, run in runs.items()}
+    peers = [auc for name, auc in scored.items() if name.startswith("xgboost")]
+    ours = min(auc for name, auc in scored.items() if name.startswith("daskboost"))
+    if peers and ours < statistics.fmean(peers) - LEEWAY:
+        raise AssertionError(f"ours score less than XGBoost's by more than {LEEWAY}: {scored}")
+
+
 def rows_of(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alone: bool) -> list[dict[str, Any]]:
     """Measure a case; its rows."""
     return list(bench(config, clients, has_peer=has_peer, has_alone=has_alone))
@@ -358,7 +368,7 @@ def bench(config: Config, clients: Mapping[int, Any], *, has_peer: bool, has_alo
     warm = {name: run() for name, run in contenders.items()}
     scores_agree("model", 0.0)({name: run for name, run in warm.items() if name.startswith("daskboost")})
     if config.params.get("num_class") is None:
-        scores_agree("auc", LEEWAY)(warm)
+        as_good(warm)
     result = take_turns(contenders, config.repeats)
     yield from comparison_rows(config.name, result)
     fewest, most = min(clients), max(clients)
