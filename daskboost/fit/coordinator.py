@@ -56,8 +56,9 @@ class Stopper:
                 progress.history.setdefault(name, {}).setdefault(metric_name, []).append(value)
         if spec.early_stopping is None:
             return False
-        score, metric = values[-1][-1][1], spec.metrics[-1][-1]
-        best, delta = progress.best_score, spec.early_stopping.min_delta
+        (name, score), metric, best = values[-1][-1], spec.metrics[-1][-1], progress.best_score
+        first = next(filter(math.isfinite, progress.history[spec.eval_names[-1]][name]), 0.0)
+        delta = spec.early_stopping.least_share * abs(first)
         better = best is None or (score > best + delta if metric.maximize else score < best - delta)
         if better and not math.isnan(score):
             progress.best_score, progress.best_iteration = score, iteration

@@ -25,8 +25,8 @@ class EarlyStopping:
 
     rounds: int
     """Rounds without improvement of the last metric on the last evaluation set."""
-    min_delta: float = 0.0
-    """Least change that counts as an improvement."""
+    least_share: float = 0.0
+    """A lesser change than this share of the metric's first value is no improvement."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from daskboost.data.chunks.row_folds import LastRows
 from daskboost.errors import DataError
+from daskboost.fit.spec import EarlyStopping
 from daskboost.local.in_process import LocalShards
 from daskboost.model.average import average
 from daskboost.model.booster import Booster
@@ -21,6 +22,9 @@ from daskboost.training.train_many import PreparedModel, TrainedModel, run_toget
 
 logger = logging.getLogger(__name__)
 
+LEAST_SHARE = 1e-5
+"""Members improve by this share of their first round's loss in as many rounds as they are given, or end: where rows are
+told apart without an error, losses go on falling by less, for thousands of rounds (`docs/defaults.md`)."""
 AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 ATTRIBUTE = "members"
@@ -111,7 +115,8 @@ def train_members(
         fit = prepare_fit(
             params, rows, n_rounds, [(held_out, f"held_out_{i}")], holding_out.patience, None, callbacks(i), history
         )
-        begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score))
+        stopping = EarlyStopping(holding_out.patience, LEAST_SHARE)
+        begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score, early_stopping=stopping))
         prepared.append(PreparedModel(begun, history, 0, i))
     trained = _run(prepared, dtrain)
     best = [_best_of(model.booster) for model in trained]

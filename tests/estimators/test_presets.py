@@ -27,6 +27,7 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.presets import PRESETS, learning_rate_of
 from daskboost.training.callbacks import RoundInfo
 from daskboost.training.folds import make_folds
+from daskboost.training.members import LEAST_SHARE
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -61,6 +62,20 @@ def test_members_are_fits_that_stop_by_folds_and_their_mean_is_the_model() -> No
     assert sorted(model.evals_result_) == [f"held_out_{i}" for i in range(5)]
     np.testing.assert_allclose(model.predict(X), np.mean(margins, axis=0), rtol=1e-5, atol=1e-6)
     assert model.booster_.n_iterations == max(rounds)
+
+
+def test_members_end_where_losses_go_on_falling_by_next_to_nothing() -> None:
+    model = DaskBoostClassifier(**SMALL, subsample=1, colsample_bylevel=1).fit(np.round(X), X[:, 0] >= 0.5)
+    for i, own in enumerate(members(model)):
+        losses = model.evals_result_[f"held_out_{i}"]["logloss"]
+        best = ends = 0
+        for ends, loss in enumerate(losses):
+            if loss < losses[best] - LEAST_SHARE * losses[0]:
+                best = ends
+        assert own["rounds"] == best + 1
+        assert ends == best + 30
+        assert losses[ends] < losses[best]  # which would have gone on
+        assert ends < 1999
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes", "queries", "time"])
