@@ -90,9 +90,9 @@ SHARED_PARAMETERS = """
     base_score : float, optional
         Prediction before the first tree, in the label's space (a margin where there are several classes); None
         estimates it from the labels, see `TrainParams.base_score`.
-    objective : str or callable
-        A registered name, or ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)`` of whole
-        queries.
+    objective : str or callable, optional
+        What is minimised, by default that of the kind of estimator: a registered name, or
+        ``f(label, margin) -> (gradient, hessian)``, or ``f(label, margin, group)`` of whole queries.
     eval_metric : str, callable or a list of them, optional
         Metrics of `eval_set`, by default the objective's; a callable is ``f(y_true, y_pred) -> value``, smaller being
         better unless it has a true attribute ``maximize`` or is one of scikit-learn's ``..._score``.

@@ -83,6 +83,8 @@ class Preset:
     early_stopping_rounds: int
     n_estimators: int
     """Most rounds where rows tell when to stop."""
+    ranking_objective: str = "rank:pairwise"
+    """The objective of rankers."""
 
     @property
     def stops(self) -> bool:
@@ -130,5 +132,5 @@ PRESETS: Mapping[str, Preset] = {
         replace(NUMBERS, learning_rate=0.05, n_members=10), replace(CLASSES, learning_rate=0.1, n_members=10),
         0.1, 50, 5000,
     ),
-    "xgboost": Preset(XGBOOST, XGBOOST, 0.2, 0, ROUNDS_WITHOUT_STOPPING),
+    "xgboost": Preset(XGBOOST, XGBOOST, 0.2, 0, ROUNDS_WITHOUT_STOPPING, "rank:ndcg"),
 }  # fmt: skip
