@@ -52,7 +52,7 @@ from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
-from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, smallest_hashes
+from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, known_hashes
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory
@@ -377,8 +377,8 @@ def shards_here(place: WorkerPlace, name: str, expected: int) -> dict[Any, Shard
     return shards
 
 
-def _smallest_hashes(place: WorkerPlace, name: str, counts: Mapping[str, int], dealing: Dealing) -> Hashes:
-    return smallest_hashes(shards_here(place, name, counts[place.address]).values(), dealing)
+def _known_hashes(place: WorkerPlace, name: str, counts: Mapping[str, int], dealing: Dealing) -> Hashes:
+    return known_hashes(shards_here(place, name, counts[place.address]).values(), dealing)
 
 
 def _divide(place: WorkerPlace, name: str, counts: Mapping[str, int], rule: FoldRule, folds: Sequence[int],
@@ -435,9 +435,9 @@ class ClusterShards:
         ))  # fmt: skip
         return [ChunkRecord.from_json(record, worker) for worker, part in found.items() for record in part]
 
-    def smallest_hashes(self, dealing: Dealing) -> Hashes:
+    def known_hashes(self, dealing: Dealing) -> Hashes:
         """Return the smallest hashes that rows are dealt out by."""
-        return reduce(add, self._asked(_smallest_hashes, (dealing,)))
+        return reduce(add, self._asked(_known_hashes, (dealing,)))
 
     def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[ClusterShards, LabelStats], ...]]:
         """For each of some folds all other rows and its own, on the workers that have them, each with its summary."""

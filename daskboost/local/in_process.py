@@ -19,7 +19,7 @@ from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, check_room, no_room, with_margin
 from daskboost.data.chunks.fold import Fold, PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome
-from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, smallest_hashes
+from daskboost.data.chunks.row_folds import Dealing, FoldRule, Hashes, divided, known_hashes
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path
@@ -221,9 +221,9 @@ class LocalShards:
             marked[own] = True if entry.selected is None else entry.selected
         return marked
 
-    def smallest_hashes(self, dealing: Dealing) -> Hashes:
+    def known_hashes(self, dealing: Dealing) -> Hashes:
         """Return the smallest hashes that rows are dealt out by."""
-        return smallest_hashes(self.shards, dealing)
+        return known_hashes(self.shards, dealing)
 
     def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[LocalShards, LabelStats], ...]]:
         """For each of some folds all other rows and its own, as `select`, each with its summary."""

@@ -409,11 +409,11 @@ class QuantizedDataset:
         ParameterError
             Fewer rows, or queries, than folds.
         """
-        found = self._shards.smallest_hashes(dealing)
-        if len(found.hashes) < dealing.n_folds:
+        found = self._shards.known_hashes(dealing)
+        if found.fewest < dealing.n_folds:
             what = "queries" if dealing.by == "qid" else "rows"
             raise ParameterError(
-                f"folds={dealing.n_folds} must lie between 2 and the number of {what}, {len(found.hashes)}"
+                f"folds={dealing.n_folds} must lie between 2 and the number of {what}, {found.fewest}"
             )
         return rule_of(dealing, found)
 

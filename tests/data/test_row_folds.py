@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from daskboost import QuantizedDataset
 from daskboost.data.chunks import row_folds
-from daskboost.data.chunks.row_folds import Dealing, Hashes, LastRows, rule_of, smallest_hashes
+from daskboost.data.chunks.row_folds import Dealing, Hashes, LastRows, known_hashes, rule_of
 from daskboost.dtypes import Int64
 from daskboost.errors import DataError
 from daskboost.hashing import Purpose, draws, key
@@ -98,8 +98,16 @@ def test_sums_of_hashes_have_no_order(pairs: list[tuple[int, int]], seed: int, m
         found = reduce(add, map(hashes_of, order))
         np.testing.assert_array_equal(found.groups, expected.groups)
         np.testing.assert_array_equal(found.hashes, expected.hashes)
-    kept = [sorted({value for group, value in pairs if group == own})[:most] for own in range(3)]
-    assert expected.hashes.tolist() == [value for own in kept for value in own]
+        np.testing.assert_array_equal(found.full, expected.full)
+    every = [sorted({value for group, value in pairs if group == own}) for own in range(3)]
+    assert expected.hashes.tolist() == [value for own in every for value in own if len(own) < most]
+    assert expected.full.tolist() == [own for own, values in enumerate(every) if len(values) >= most]
+    assert expected.fewest == sum(min(len(own), most) for own in every)
+    distinct = sorted(set(pairs))
+    groups, values = np.array(distinct, np.uint64).reshape(-1, 2).T
+    counted = Hashes.of(groups.astype(np.float32), values, most, distinct=True)
+    np.testing.assert_array_equal(counted.hashes, expected.hashes)
+    np.testing.assert_array_equal(counted.full, expected.full)
 
 
 def test_halves_share_chunks_and_know_their_labels() -> None:
@@ -116,8 +124,8 @@ def test_halves_share_chunks_and_know_their_labels() -> None:
         (kept, last), = others.divided(LastRows(80), [1])
         np.testing.assert_array_equal(last.shards.marks(100), (folds != 0) & (np.arange(100) >= 80))
         assert kept.n_rows + last.n_rows == others.n_rows
-        hashes = smallest_hashes(last.shards.shards, Dealing.of(2, 0, 0, None, data.info.stats)).hashes
+        hashes = known_hashes(last.shards.shards, Dealing.of(2, 0, 0, None, data.info.stats)).hashes
         assert len(hashes) == last.n_rows
-        assert rule_of(rule.dealing, smallest_hashes(last.shards.shards, rule.dealing)).thresholds.shape == (3, 1)
+        assert rule_of(rule.dealing, known_hashes(last.shards.shards, rule.dealing)).thresholds.shape == (3, 1)
     with pytest.raises(DataError, match="the data set was closed"):
         data.divided(rule, [0])

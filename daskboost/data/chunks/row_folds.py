@@ -1,8 +1,8 @@
 """Rows dealt out to folds by hashes of their numbers, wherever they lie.
 
-A row's fold depends on its number, or its query's code, and on a few thresholds. These come from the smallest hashes of
-all rows, of which each shard tells its own (`smallest_hashes`); where they are all that there are, folds are equal
-(`rule_of`). Chunks, partitions and workers change nothing.
+A row's fold depends on its number, or its query's code, and on a few thresholds. Where a group of rows is small, all
+its hashes are known, of which each shard tells its own (`known_hashes`), and folds are equal; large groups get about
+equal ones (`rule_of`). Chunks, partitions and workers change nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from daskboost.data.input.labels import LabelStats
 from daskboost.dtypes import Array, Bool, Int64, UInt64
 from daskboost.hashing import Purpose, draws, key
 
-MOST_HASHES = 2**20
-"""Hashes of all groups of rows together, 8 MB; with more rows folds are equal up to 0.3 % of their size."""
+MOST_HASHES = 2**17
+"""Hashes of all groups of rows together, 1 MB; with more rows folds are equal up to 1 % of their size."""
 LEAST_HASHES = 64
 """Hashes of a group, however many groups there are."""
+BLOCK_ROWS = 2**15
+"""Rows dealt out at a time, whose hashes stay in a core's cache."""
 _LAST = np.uint64(2**64 - 1)
 
 
@@ -75,13 +77,14 @@ class Dealing:
             most = max(int(MOST_HASHES / max(span, 1.0)), LEAST_HASHES)
         return cls(n_folds, seed, repeat, by, most)
 
-    def hashes_of(self, entry: ShardChunk) -> UInt64:
-        """Return what each row of a chunk is dealt out by; uint64, shape (rows,)."""
+    def hashes_of(self, entry: ShardChunk, begin: int = 0, end: int | None = None) -> UInt64:
+        """Return what each row of a chunk, or of some of its rows, is dealt out by; uint64, shape (rows,)."""
+        end = entry.n_rows if end is None else end
         if self.by == "qid":
             assert entry.rows.qid is not None
-            numbers = entry.rows.qid.view(np.uint64)
+            numbers = entry.rows.qid[begin:end].view(np.uint64)
         else:
-            numbers = np.arange(entry.n_rows, dtype=np.uint64) + np.uint64(entry.first_row)
+            numbers = np.arange(entry.first_row + begin, entry.first_row + end, dtype=np.uint64)
         return draws(key(self.seed, Purpose.FOLDS, self.repeat), numbers)
 
     def groups_of(self, entry: ShardChunk) -> Array:
@@ -91,47 +94,71 @@ class Dealing:
 
 @dataclass(frozen=True)
 class Hashes:
-    """The smallest hashes of each group of rows; `a + b` is that of both parts, in any order.
+    """All hashes of each group of rows that has few; `a + b` is that of both parts, in any order.
 
     Parameters
     ----------
     groups : float32 array, shape (hashes,), increasing
     hashes : uint64 array, shape (hashes,), increasing within each group
+    full : float32 array, shape (full groups,), increasing
+        Groups of `most` hashes or more, of which none is kept.
     most : int
-        How many are kept of each group.
     """
 
     groups: Array
     hashes: UInt64
+    full: Array
     most: int
 
+    @property
+    def fewest(self) -> int:
+        """Return how many hashes there are at the least."""
+        return len(self.hashes) + self.most * len(self.full)
+
     @classmethod
-    def of(cls, groups: Array, hashes: UInt64, most: int) -> Hashes:
-        """Keep the smallest of each group, equal ones once."""
+    def of(cls, groups: Array, hashes: UInt64, most: int, full: Array | None = None, *, distinct: bool = False
+           ) -> Hashes:  # fmt: skip
+        """Keep those of each group that is not `full`, equal ones once; none are equal where they are `distinct`."""
+        full = np.empty(0, np.float32) if full is None else full
+        groups, hashes = _without(groups, hashes, full)
+        if distinct:  # counting is faster than sorting
+            values, counts = np.unique(groups, return_counts=True)
+            more = values[counts >= most]
+            groups, hashes = _without(groups, hashes, more)
+            full = np.union1d(full, more)
         order = np.lexsort((hashes, groups))
         groups, hashes = groups[order], hashes[order]
-        starts = np.concatenate([[True], groups[1:] != groups[:-1]])[: len(groups)]
-        new = starts.copy()
-        new[1:] |= hashes[1:] != hashes[:-1]
-        groups, hashes, starts = groups[new], hashes[new], starts[new]
-        firsts = np.flatnonzero(starts)
-        place = np.arange(len(groups)) - firsts[np.cumsum(starts) - 1] if len(groups) else np.empty(0, np.int64)
-        kept = place < most
-        return cls(groups[kept], hashes[kept], most)
+        new = np.ones(len(groups), np.bool_)
+        new[1:] = (groups[1:] != groups[:-1]) | (hashes[1:] != hashes[:-1])
+        groups, hashes = groups[new], hashes[new]
+        values, counts = np.unique(groups, return_counts=True)
+        more = values[counts >= most]
+        return cls(*_without(groups, hashes, more), np.union1d(full, more), most)
 
     def __add__(self, other: Hashes) -> Hashes:
         return Hashes.of(
-            np.concatenate([self.groups, other.groups]), np.concatenate([self.hashes, other.hashes]), self.most
-        )
+            np.concatenate([self.groups, other.groups]), np.concatenate([self.hashes, other.hashes]), self.most,
+            np.union1d(self.full, other.full),
+        )  # fmt: skip
 
 
-def smallest_hashes(shards: Iterable[Shard], dealing: Dealing) -> Hashes:
-    """Return the smallest hashes of the rows of some shards that count."""
-    total = Hashes(np.empty(0, np.float32), np.empty(0, np.uint64), dealing.most)
+def _without(groups: Array, hashes: UInt64, dropped: Array) -> tuple[Array, UInt64]:
+    """Return the groups and hashes that are of none of the dropped groups."""
+    if not len(dropped):
+        return groups, hashes
+    kept = ~np.isin(groups, dropped)
+    return groups[kept], hashes[kept]
+
+
+def known_hashes(shards: Iterable[Shard], dealing: Dealing) -> Hashes:
+    """Return the hashes of the rows of some shards that count, of groups that have few."""
+    total = Hashes.of(np.empty(0, np.float32), np.empty(0, np.uint64), dealing.most)
     for shard in shards:
         for entry in shard.entries:
-            rows: Bool | slice = slice(None) if entry.selected is None else entry.selected
-            total += Hashes.of(dealing.groups_of(entry)[rows], dealing.hashes_of(entry)[rows], dealing.most)
+            groups, hashes = dealing.groups_of(entry), dealing.hashes_of(entry)
+            if entry.selected is not None:
+                groups, hashes = groups[entry.selected], hashes[entry.selected]
+            total += Hashes.of(groups, hashes, dealing.most, total.full, distinct=dealing.by != "qid")
     return total
 
 
@@ -157,29 +184,37 @@ class DealtRows:
 
     def folds_of(self, entry: ShardChunk) -> Int64:
         """See `FoldRule`."""
-        hashes = self.dealing.hashes_of(entry)
-        group = np.searchsorted(self.values, self.dealing.groups_of(entry))
-        group = np.minimum(group, len(self.values) - 1)  # of rows that do not count
-        folds = self.turns[group].copy()
-        for threshold in self.thresholds:
-            folds += hashes >= threshold[group]
-        return np.asarray(folds % self.dealing.n_folds)
+        folds, groups = np.empty(entry.n_rows, np.int64), self.dealing.groups_of(entry)
+        for begin in range(0, entry.n_rows, BLOCK_ROWS):
+            own = slice(begin, min(begin + BLOCK_ROWS, entry.n_rows))
+            hashes = self.dealing.hashes_of(entry, own.start, own.stop)
+            group = np.searchsorted(self.values, groups[own])
+            np.minimum(group, len(self.values) - 1, out=group)  # of rows that do not count
+            found = self.turns[group]
+            for threshold in self.thresholds:
+                found += hashes >= threshold[group]
+            folds[own] = found % self.dealing.n_folds
+        return folds
 
 
 def rule_of(dealing: Dealing, found: Hashes) -> DealtRows:
-    """Return which fold each row belongs to, by the smallest hashes of all rows.
+    """Return which fold each row belongs to, by the hashes of all rows.
 
     Of a group all of whose hashes are known folds get equally many, up to one, and the whole does too; of others each
     fold gets an equal share of all hashes that there are.
     """
     n = dealing.n_folds
-    values, starts, counts = np.unique(found.groups, return_index=True, return_counts=True)
+    few, starts, counts_of_few = np.unique(found.groups, return_index=True, return_counts=True)
+    values = np.union1d(few, found.full)
+    counts = np.full(len(values), dealing.most)
+    at = np.searchsorted(values, few)
+    counts[at] = counts_of_few
     thresholds: UInt64 = np.empty((n - 1, len(values)), np.uint64)
     for fold in range(1, n):
-        place = fold * (counts // n) + np.minimum(fold, counts % n)
-        known = found.hashes[starts + np.minimum(place, counts - 1)]
-        equal_share = np.uint64(2**64 * fold // n)
-        thresholds[fold - 1] = np.where(counts >= found.most, equal_share, np.where(place < counts, known, _LAST))
+        thresholds[fold - 1] = np.uint64(2**64 * fold // n)
+        place = fold * (counts_of_few // n) + np.minimum(fold, counts_of_few % n)
+        known = found.hashes[starts + np.minimum(place, counts_of_few - 1)]
+        thresholds[fold - 1, at] = np.where(place < counts_of_few, known, _LAST)
     return DealtRows(dealing, values, thresholds, np.cumsum(counts) - counts)
 
 
