@@ -5,7 +5,7 @@ A tree of d levels on n GPUs, each with 1/n of the rows, takes
     tree_s                                            launches and Python, whatever the rows
   + rows / n * (bins * (d + 1) / 2 + row_bytes * (d + 1)) / bytes_s    memory that its rows are read from
   + HISTOGRAM_PASSES * histogram bytes / bytes_s                       memory that its histograms are read from
-  + meeting_s * (d + 2) * log2(n)                     the GPUs meet: gradients' range, the root's sums, d levels
+  + meeting_s * (d + 2), where n > 1                  the GPUs meet: gradients' range, the root's sums, d levels
   + histogram bytes / link rate                       sums of all built nodes
 
 `bins` are the bytes of a row's bins as they lie, in groups of 32 features. Of a level below the root half of the rows
@@ -17,7 +17,6 @@ share the features instead: each moves all rows, and what travels is one bit of 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -162,8 +161,9 @@ def by_columns(shape: Shape, n_gpus: int, found: Parameters, link_bytes_s: float
 
 
 def meetings_s(shape: Shape, n_gpus: int, found: Parameters) -> float:
-    """Seconds of a tree's share of what the meetings of a round take."""
-    return shape.n_meetings * math.log2(n_gpus) * found.meeting_s / shape.n_outputs
+    """Seconds of a tree's share of what the meetings of a round take: a switch joins GPUs of a host, and four of them
+    met as fast as two."""
+    return shape.n_meetings * (n_gpus > 1) * found.meeting_s / shape.n_outputs
 
 
 def tree(shape: Shape, n_gpus: int, found: Parameters) -> Seconds:

@@ -1,8 +1,8 @@
 """What a tree would take where it was not measured: on more GPUs, hosts and rows than there were.
 
-Everything here extrapolates `scaling_fit.py`: GPUs of a host meet in log2 of their number of steps, hosts likewise, by
-what their network is said to do. GPUs of several hosts are not joined today: their histograms meet through the hosts'
-processors and Dask's connections (`HostPath`).
+Everything here extrapolates `scaling_fit.py`: GPUs of a host meet in one step, hosts in log2 of their number of steps,
+by what their network is said to do. GPUs of several hosts are not joined today: their histograms meet through the
+hosts' processors and Dask's connections (`HostPath`).
 """
 
 from __future__ import annotations
