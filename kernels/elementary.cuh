@@ -39,4 +39,16 @@ SHARED_BY_HOST float reciprocal(float x) {
 #endif
 }
 
+// The bits of x * y + shift, rounded once: those of `shift` and as many units of its last place as are nearest to x * y,
+// if that is not too large. `shift` : a power of two, or 1.5 times one.
+SHARED_BY_HOST u32 shifted_product(float x, float y, float shift) {
+#ifdef __CUDA_ARCH__
+    return __float_as_uint(__fmaf_rn(x, y, shift));
+#else
+    const double unit = static_cast<double>(__uint_as_float(__float_as_uint(shift) & 0x7F800000u)) * 0x1p-23;
+    const double rounded = rint(static_cast<double>(x) * static_cast<double>(y) / unit) * unit;
+    return __float_as_uint(static_cast<float>(rounded + static_cast<double>(shift)));
+#endif
+}
+
 SHARED_BY_HOST float sigmoid(float x) { return 1.0f / (exp_of(-x) + 1.0f); }

@@ -22,17 +22,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) fill_pairs(
     const i64 own = static_cast<i64>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     if (own >= n_rows) return;
     const u32 row = rows[own];
-    const Row a = {margins[row], 0.0f, 0.0f, 0.0, 0.0};
+    const Row a = {margins[row], 0.0f, 0.0, 0.0};
     Sums sums = {0, 0};
     i32 not_finite = a.score - a.score != 0;
     const i64 end = begins[own + 1];
     for (i64 k = begins[own] + threadIdx.x % LANES; k < end && !not_finite; k += LANES) {
         const float worth = worths[k];
-        const Row b = {margins[others[k]], worth > 0 ? -1.0f : 1.0f, 0.0f, 0.0, 0.0};
+        const Row b = {margins[others[k]], worth > 0 ? -1.0f : 1.0f, 0.0, 0.0};
         if (b.score - b.score != 0) {
             not_finite = 1;
         } else {
-            const Pull pull = pull_of<true>(a, b, fabsf(worth), false);
+            const Pull pull = pull_of(a, b, fabsf(worth));
             sums.g -= pull.slope;
             sums.h += pull.curve;
         }

@@ -1,5 +1,5 @@
-// What pairs of rows of a query add to both, by how much they would change a metric if they swapped their places:
-// `daskboost/devices/cpu/queries.py`, operation by operation.
+// What given pairs of rows of a query, and those of noisy orders, add to both: `daskboost/devices/cpu/queries.py`, operation
+// by operation.
 #pragma once
 
 #include "block.cuh"
@@ -15,12 +15,10 @@
 #define MRR 3
 #define ERR 4
 
-constexpr float MOST_RANGE = 32;
 constexpr double SHARE = 0x1p55;  // 1 in sums of 1 / place
 
 struct Row {
     float score, gain;
-    float odds;  // exp of its score less the query's highest
     double above, below;
 };
 
@@ -47,20 +45,15 @@ static __device__ __forceinline__ double change_of(const Row& a, const Row& b, b
 }
 
 // The derivatives of `weight` log(1 + exp(t - s)); s is the score of the row of more gain.
-// `IS_WIDE` : whether scores of the query differ by more than MOST_RANGE, so that odds of rows tell too little of a pair.
-template <bool IS_WIDE>
-static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, float weight, bool by_score) {
-    float difference = fabsf(a.score - b.score), of_a = a.odds, of_b = b.odds;
-    if (IS_WIDE) {
-        if (difference > 1e30f) difference = 1e30f;
-        const float lower = exp_of(-difference);
-        of_a = a.score < b.score ? lower : 1.0f, of_b = a.score < b.score ? 1.0f : lower;
-    }
-    const float unit = by_score ? difference + 0.01f : 1.0f, both = of_a + of_b;
-    const float share = reciprocal(both * unit), inverse = share * unit;
+static __device__ __forceinline__ Pull pull_of(const Row& a, const Row& b, float weight) {
+    float difference = fabsf(a.score - b.score);
+    if (difference > 1e30f) difference = 1e30f;
+    const float lower = exp_of(-difference);
+    const float of_a = a.score < b.score ? lower : 1.0f, of_b = a.score < b.score ? 1.0f : lower, both = of_a + of_b;
+    const float share = reciprocal(both);
     weight *= share;
     return {__float2ll_rn(weight * (a.gain > b.gain ? of_b : -of_a)),
-            __float2ll_rn(weight * both * at_least(of_a * of_b * (inverse * inverse), 1e-16f))};
+            __float2ll_rn(weight * both * at_least(of_a * of_b * (share * share), 1e-16f))};
 }
 
 // Sums of g and h.

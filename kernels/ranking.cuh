@@ -11,11 +11,10 @@ static __device__ __forceinline__ u64 key_of_row(float score, u32 row) {
     return static_cast<u64>(~key_of(score)) << 32 | row;
 }
 
+static __device__ __forceinline__ float score_of(u64 key) { return value_of(~static_cast<u32>(key >> 32)); }
+
 // Scores that are not finite are the first ones or the last ones of a query.
-static __device__ __forceinline__ bool is_finite_key(u64 key) {
-    const float score = value_of(~static_cast<u32>(key >> 32));
-    return score - score == 0;
-}
+static __device__ __forceinline__ bool is_finite_key(u64 key) { return score_of(key) - score_of(key) == 0; }
 
 constexpr i32 LANES = 32;
 constexpr i32 LANE_KEYS = 4;                  // that a lane sorts in registers

@@ -61,7 +61,6 @@ struct Places {
         Row row;
         row.score = scores[order == nullptr ? own : order[own]];
         row.gain = gains[own];
-        row.odds = 0.0f;  // which wide pairs do not read
         row.above = row.below = WEIGHT == NDCG ? steps[place] : 0.0;
         if (HAS_ABOVES) row.above = aboves[place];
         if (WEIGHT == MAP) row.below = row.above + steps[place];
@@ -86,7 +85,7 @@ static __device__ __forceinline__ void add_pairs_of(const Places& places, i32 n,
                                                 : change_of(own, other, own.gain > other.gain);
             const float weight = worth * static_cast<float>(change) * fabsf(own.gain - other.gain);
             Sums of_b = {0, 0};
-            add_pair(pull_of<true>(own, other, weight, false), of_a, of_b);
+            add_pair(pull_of(own, other, weight), of_a, of_b);
             add_sums<SHARED>(sums, places.row_at(b), of_b);
         }
         if (WEIGHT == ERR) {

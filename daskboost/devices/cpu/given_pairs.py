@@ -77,9 +77,9 @@ def fill_pairs(lists: PairLists, margin: Float32, g: Float32, h: Float32, first:
             if not is_finite:
                 break
             wins = worth > 0
-            difference, of_own, of_other = odds_of(own, other)
+            of_own, of_other = odds_of(own, other)
             of_first, of_last = (of_own, of_other) if wins else (of_other, of_own)
-            slope, curve = pull_of(difference, of_first, of_last, abs(worth), False)
+            slope, curve = pull_of(of_first, of_last, abs(worth))
             slopes += -slope if wins else slope
             curves += curve
         if is_finite:

@@ -2,8 +2,9 @@
 
 LambdaMART (Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010), with the pairs, weights and
 normalisations of XGBoost 3.2. What a pair adds is computed in float32, as `kernels/queries.cu` does operation by
-operation, and summed in integers, on a scale that follows from the query's labels, so that the order of pairs makes no
-difference: a GPU may sum them in any order, and `top` in one pass.
+operation, and summed in integers, so that the order of pairs makes no difference: a GPU may sum them in any order. A pair
+adds at most `2**PAIR_BITS`: the scale, a power of two, follows from a bound of all pairs of the query that its labels and
+its sorted scores give.
 """
 
 from __future__ import annotations
@@ -41,7 +42,21 @@ room."""
 MOST_LABELS = 32
 """Labels that have an exponential gain, from 0 on: XGBoost's. Larger gains would hide all others."""
 SUM_BITS = 61
-"""Bits of the sum of all pairs of a query, at most."""
+"""Bits of the sum of all pairs of a query, at most, where pairs are given or those of noisy orders."""
+PAIR_BITS = 22
+"""Bits of what a pair adds, at most: 1.5 * 2**23 added in float32 rounds numbers of as many to whole ones."""
+POSITION_PAIR_BITS = 48
+"""The same where positions multiply what pairs count, some of them 2**26 times as much as others."""
+SIZE_BITS = 60
+"""Bits of the sum of the sizes of all pairs of a query, at most."""
+CURVE_UNITS = 4
+"""Units of sums of second derivatives in one of sums of first ones, whose bound is at least twice as large."""
+BOUND_MARGIN = np.float32(1.001)
+"""What bounds of pairs are multiplied by, for the rounding of their factors."""
+LEAST_EXPONENT = -64
+"""Exponent of the least bound of pairs: smaller ones count as this one, so that no number overflows."""
+SHARE_SLACK = np.float32(2.0**-18)
+"""By how much rounding may change differences of sums of 1 / place, at most, which are below 2**5."""
 SHARE_BITS = 55
 """Bits of 1 in sums of 1 / place, of which 2**31 places have at most 22."""
 LEAST_TASK = 2**14
@@ -50,7 +65,7 @@ TASKS_A_THREAD = 4
 PLACE_WEIGHT = 0.15
 """What neighbors at the first two places of a noisy order count where `NoisyOrders.decay` tells it (CatBoost's)."""
 _ONE, _NDCG, _MAP, _MRR, _ERR = (int(weight) for weight in PairWeight)
-_1 = np.float32(1)
+_1, _HALF, _QUARTER, _CURVE_UNITS = np.float32(1), np.float32(0.5), np.float32(0.25), np.float32(CURVE_UNITS)
 
 
 class Queries(NamedTuple):
@@ -82,23 +97,42 @@ class PairRule(NamedTuple):
     gain: Float32
     """Gains of rows by query, as parts of a power of two; labels where pairs are not weighted by NDCG."""
     scale: Float64
-    """Power of two that what pairs of a query add is multiplied by; 0 where none adds anything."""
+    """By how much gains of a query differ at most, 1 where pairs do not count by that; 0 where no pair adds anything. Of
+    noisy orders the power of two that what pairs add is multiplied by."""
     worth: Float32
-    """What pairs of each query count, times its scale: all the same, or times the difference of both gains and that of
-    both places' discounts, or times the change of a sum of precisions."""
+    """What pairs of each query count: all the same, or times the difference of both gains and that of both places'
+    discounts, or times the change of a sum of precisions. Of noisy orders times the query's scale."""
     curvature: float
     """What second derivatives are multiplied by."""
     ratios: Ratios
     """What pairs are multiplied by for their positions."""
 
 
-class Ranked(NamedTuple):
+class Placed(NamedTuple):
     """A query's rows from the highest score to the lowest, and what pairs have added to each."""
 
     score: Float32
     gain: Float32
     odds: Float32
     """exp of scores less the highest one."""
+    inverse: Float32
+    """exp of the highest score less each one."""
+    as_first: Float32
+    """What a row's place counts in pairs with rows of lower places, where pairs differ by their places."""
+    as_second: Float32
+    """What it counts in pairs with rows of higher places. A pair counts the difference of both."""
+    sums: Int64
+    """Sums of g and h, shape (rows, 2)."""
+    ratio: Float32
+    """What pairs are multiplied by for the position of each row where it has the larger gain, and where it has the
+    smaller one; shape (2, rows)."""
+
+
+class Ranked(NamedTuple):
+    """A query's rows in a noisy order, and what pairs have added to each."""
+
+    score: Float32
+    gain: Float32
     above: Float64
     """What a row's place counts in a pair whose higher row has more gain: its discount; or relevant rows down to it
     over its place, less the sum of 1 / place of relevant ones down to it."""
@@ -106,9 +140,6 @@ class Ranked(NamedTuple):
     """The same where the higher row has less gain."""
     sums: Int64
     """Sums of g and h, shape (rows, 2)."""
-    ratio: Float32
-    """What pairs are multiplied by for the position of each row where it has the larger gain, and where it has the
-    smaller one; shape (2, rows)."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -156,6 +187,8 @@ def change_of(rows: Ranked, first: int, second: int) -> float:
 class PairHow(NamedTuple):
     """How the pairs of a query are computed."""
 
+    scale: np.float32
+    """Power of two that what pairs add is multiplied by."""
     by_score: bool
     """Whether what a pair counts is divided by the difference of its scores."""
     is_wide: bool
@@ -163,90 +196,148 @@ class PairHow(NamedTuple):
 
 
 @njit(inline="always", error_model="numpy")
-def odds_of(a: np.float32, b: np.float32) -> tuple[np.float32, np.float32, np.float32]:
-    """Return the difference of two scores, without its sign, and exp of each one less the higher one."""
-    difference = min(abs(a - b), MOST_DIFFERENCE)
-    lower = _exp(-difference)
-    return difference, (lower if a < b else _1), (_1 if a < b else lower)
+def odds_of(a: np.float32, b: np.float32) -> tuple[np.float32, np.float32]:
+    """Return exp of each of two scores less the higher one."""
+    lower = _exp(-min(abs(a - b), MOST_DIFFERENCE))
+    return (lower if a < b else _1), (_1 if a < b else lower)
 
 
 @njit(inline="always", error_model="numpy")
-def pull_of(
-    difference: np.float32, of_first: np.float32, of_last: np.float32, weight: np.float32, by_score: bool
-) -> tuple[np.int64, np.int64]:
+def pull_of(of_first: np.float32, of_last: np.float32, weight: np.float32) -> tuple[np.int64, np.int64]:
     """Return the derivatives of ``weight * log(1 + exp(t - s))`` as integers, the first one without its sign.
 
-    `difference` : that of the scores s and t, without its sign; `of_first`, `of_last` : exp of s and of t, each less
-    the same number.
+    `of_first`, `of_last` : exp of s and of t, each less the same number.
     """
-    unit, both = (difference + SCORE_UNIT if by_score else _1), of_first + of_last
-    share = _1 / (both * unit)
-    inverse = share * unit
+    both = of_first + of_last
+    share = _1 / both
     weight *= share
     slope = np.int64(np.rint(weight * of_last))
-    return slope, np.int64(np.rint(weight * both * max(of_first * of_last * (inverse * inverse), LEAST_HESSIAN)))
+    return slope, np.int64(np.rint(weight * both * max(of_first * of_last * (share * share), LEAST_HESSIAN)))
 
 
 @njit(inline="always", error_model="numpy")
-def add_pull(rows: Ranked, a: int, b: int, weight: np.float32, by_score: bool, is_wide: bool) -> np.int64:
+def add_pull(rows: Ranked, a: int, b: int, weight: np.float32) -> None:
     """Add the derivatives of ``weight * log(1 + exp(t - s))`` to the sums of two places; s is the score of the row of
-    more gain. The size of the gradient, as an integer."""
-    if is_wide:
-        difference, of_a, of_b = odds_of(rows.score[a], rows.score[b])
-    else:
-        difference, of_a, of_b = abs(rows.score[a] - rows.score[b]), rows.odds[a], rows.odds[b]
+    more gain."""
+    of_a, of_b = odds_of(rows.score[a], rows.score[b])
     is_right = rows.gain[a] > rows.gain[b]
     of_first, of_last = (of_a, of_b) if is_right else (of_b, of_a)
-    slope, curve = pull_of(difference, of_first, of_last, weight, by_score)
+    slope, curve = pull_of(of_first, of_last, weight)
     high, low = (a, b) if is_right else (b, a)
     rows.sums[high, 0] -= slope
     rows.sums[low, 0] += slope
     rows.sums[high, 1] += curve
     rows.sums[low, 1] += curve
-    return slope
 
 
 @njit(inline="always", error_model="numpy")
-def _weight_of(rows: Ranked, rule: PairRule, first: int, second: int, worth: np.float32) -> np.float32:
-    """Return what a pair of places with different gains counts, whatever its scores."""
-    weight = worth
-    if rule.weight != _ONE:
-        weight *= np.float32(change_of(rows, first, second))
-    if rule.weight == _NDCG:
-        weight *= abs(rows.gain[first] - rows.gain[second])
-    return weight
+def _change_of(rows: Placed, rule: PairRule, first: int, second: int, scale: np.float32) -> np.float32:
+    """Return what a pair of places with different gains counts times a scale, whatever its scores."""
+    if rule.weight == _ONE:
+        return scale
+    return abs(rows.gain[first] * scale - rows.gain[second] * scale) * (rows.as_first[first] - rows.as_second[second])
 
 
 @njit(inline="always", error_model="numpy")
-def _add_pair(
-    rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, how: PairHow, by_position: bool
-) -> np.int64:
-    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer."""
+def _unit_of(difference: np.float32, by_score: bool) -> np.float32:
+    """Return what a pair is divided by for the difference of its scores."""
+    return difference + SCORE_UNIT if by_score else _1
+
+
+@njit(inline="always", error_model="numpy")
+def _difference_of(rows: Placed, first: int, second: int, is_wide: bool) -> np.float32:
+    """Return by how much the score of a higher place exceeds that of a lower one."""
+    difference = rows.score[first] - rows.score[second]
+    return min(difference, MOST_DIFFERENCE) if is_wide else difference
+
+
+@njit(inline="always", error_model="numpy")
+def _add_pair(rows: Placed, rule: PairRule, a: int, b: int, how: PairHow, by_position: bool) -> np.int64:
+    """Add what a pair of places adds to both rows' sums; the size of its gradient, as an integer.
+
+    With `odds` of the lower place's row against the other one, ``1 / (1 + odds)`` is the chance of the order of scores,
+    and its gradient is that times `odds` where this is the order of gains too.
+    """
     first, second = min(a, b), max(a, b)
     if rows.gain[first] == rows.gain[second]:
         return np.int64(0)
-    weight = _weight_of(rows, rule, first, second, worth)
+    is_right = rows.gain[first] > rows.gain[second]
+    difference = _difference_of(rows, first, second, how.is_wide)
+    odds = _exp(-difference) if how.is_wide else rows.odds[second] * rows.inverse[first]
+    unit = _unit_of(difference, how.by_score)
+    scaled = odds * unit
+    share = _1 / (unit + scaled)
+    weight = _change_of(rows, rule, first, second, how.scale)
     if by_position:
-        is_right = rows.gain[first] > rows.gain[second]
         high, low = (first, second) if is_right else (second, first)
         ratio = rows.ratio[RELEVANT, high] * rows.ratio[IRRELEVANT, low]
         weight *= ratio if ratio > 0 else _1
-    return add_pull(rows, first, second, weight, how.by_score, how.is_wide)
+    weight *= share
+    pull, bend = (odds if is_right else -_1), scaled * share
+    if by_position:
+        slope, curve = np.int64(np.rint(weight * pull)), np.int64(np.rint(weight * bend * _CURVE_UNITS))
+    else:  # products of two numbers of float32 are exact
+        slope = np.int64(np.rint(np.float64(weight) * np.float64(pull)))
+        curve = np.int64(np.rint(np.float64(weight) * np.float64(bend) * CURVE_UNITS))
+    rows.sums[first, 0] -= slope
+    rows.sums[second, 0] += slope
+    rows.sums[first, 1] += curve
+    rows.sums[second, 1] += curve
+    return abs(slope)
 
 
-def _top_loop(by_position: bool) -> Callable[[Ranked, PairRule, int, np.float32, PairHow], np.int64]:
+@njit(nogil=True, error_model="numpy")
+def _scale_of(
+    rows: Placed, rule: PairRule, n: int, spread: np.float32, by_score: bool, is_wide: bool, n_bits: int
+) -> np.float32:
+    """Return the largest power of two that what pairs of a query add may be multiplied by to have at most so many bits,
+    by a bound of it; `spread` : by how much gains differ at most.
+
+    The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest of
+    these, and at most the difference in places of the last.
+    """
+    bound = np.float32(0.0)
+    for a in range(min(rule.top, n) if rule.top > 0 else n):
+        step = 1
+        while a + step < n:
+            difference = _difference_of(rows, a, a + step, is_wide)
+            chance = min(_QUARTER * difference + _HALF, _1)  # at least that of the other order
+            step *= 2
+            last = min(a + step, n - 1)
+            change = _1
+            if rule.weight == _NDCG:
+                change = rows.as_first[a] - rows.as_second[last]
+            elif rule.weight == _MAP:
+                least = rows.as_second[last] - (np.float32(rule.steps[last]) if rows.gain[last] > 0 else np.float32(0.0))
+                change = rows.as_first[a] - least + SHARE_SLACK
+            bound = max(bound, change * chance * (_1 / _unit_of(difference, by_score)))
+    most = bound * spread * BOUND_MARGIN
+    exponent = max(math.frexp(most)[1], LEAST_EXPONENT) if most > 0 else LEAST_EXPONENT
+    return np.float32(math.ldexp(1.0, n_bits - exponent))
+
+
+@njit(nogil=True, error_model="numpy")
+def _position_pair_bits(rule: PairRule, n: int) -> int:
+    """Return the bits of what a pair adds, at most, where positions multiply what it counts."""
+    n_pairs, n_bits = n * (rule.drawn if rule.drawn > 0 else min(rule.top, n)), 0
+    while n_pairs >> n_bits > 0:
+        n_bits += 1
+    return min(POSITION_PAIR_BITS, SIZE_BITS - n_bits)
+
+
+def _top_loop(by_position: bool) -> Callable[[Placed, PairRule, int, PairHow], np.int64]:
     """Return what adds the pairs of the first rows with all that come after each, multiplied for their positions if
     that is asked for: compiled for each case, since to ask takes half as long as a pair."""
 
     @uncounted(error_model="numpy")  # to count references to the arrays takes twice as long as pairs
-    def add_top(rows: Ranked, rule: PairRule, n: int, worth: np.float32, how: PairHow) -> np.int64:
+    def add_top(rows: Placed, rule: PairRule, n: int, how: PairHow) -> np.int64:
         total = np.int64(0)
         for a in range(min(rule.top, n)):
             for b in range(a + 1, n):
-                total += _add_pair(rows, rule, a, b, worth, how, by_position)
+                total += _add_pair(rows, rule, a, b, how, by_position)
         return total
 
-    added: Callable[[Ranked, PairRule, int, np.float32, PairHow], np.int64] = add_top
+    added: Callable[[Placed, PairRule, int, PairHow], np.int64] = add_top
     return added
 
 
@@ -254,11 +345,11 @@ _add_top, _add_top_by_position = _top_loop(False), _top_loop(True)
 
 
 @njit(inline="always", error_model="numpy")
-def _cost_of(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> float:
+def _cost_of(rows: Placed, rule: PairRule, a: int, b: int, worth: np.float32, by_score: bool) -> float:
     """Return what positions are judged by of a pair of places with different gains: what it counts, times
     ``log(1 + exp(s - t))``, s being the score of the row of more gain."""
     first, second = min(a, b), max(a, b)
-    weight = np.float64(_weight_of(rows, rule, first, second, worth))
+    weight = np.float64(worth * _change_of(rows, rule, first, second, _1))
     is_ahead = (rows.gain[first] > rows.gain[second]) == (rows.score[first] >= rows.score[second])
     difference = min(abs(rows.score[first] - rows.score[second]), MOST_DIFFERENCE if by_score else MOST_COST)
     cost = logarithm_of_one_plus(np.float64(_exp(-difference)))
@@ -269,7 +360,7 @@ def _cost_of(rows: Ranked, rule: PairRule, a: int, b: int, worth: np.float32, by
 
 @njit(nogil=True, error_model="numpy")
 def _add_top_costs(
-    rows: Ranked, rule: PairRule, place: Int64, worth: np.float32, by_score: bool
+    rows: Placed, rule: PairRule, place: Int64, worth: np.float32, by_score: bool
 ) -> None:
     """Add the costs of the pairs that `_add_top` has of rows at positions to those of positions; `place` : of rows."""
     ratios = rule.ratios
@@ -303,9 +394,7 @@ class Drawn(NamedTuple):
 
 
 @uncounted(error_model="numpy")
-def _add_drawn(
-    rows: Ranked, rule: PairRule, drawn: Drawn, worth: np.float32, own_worth: np.float32, how: PairHow
-) -> np.int64:
+def _add_drawn(rows: Placed, rule: PairRule, drawn: Drawn, worth: np.float32, how: PairHow) -> np.int64:
     """Add pairs of each row with rows of other labels, drawn by hashes, and the costs of those at positions."""
     n, total, by_label, label = len(drawn.place), np.int64(0), drawn.by_label, drawn.label
     ratios, n_positions = rule.ratios, rule.ratios.of_chances.shape[1]
@@ -323,9 +412,9 @@ def _add_drawn(
                     other = np.int64(((bits >> np.uint64(32)) * others) >> np.uint64(32))
                     other = by_label[other if other < begin else other + (end - begin)]
                     a, b = drawn.place[row], drawn.place[other]
-                    total += _add_pair(rows, rule, a, b, worth, how, n_positions > 0)
+                    total += _add_pair(rows, rule, a, b, how, n_positions > 0)
                     if max(row, other) < n_positions:
-                        cost = _cost_of(rows, rule, a, b, own_worth, how.by_score)
+                        cost = _cost_of(rows, rule, a, b, worth, how.by_score)
                         high, low = (row, other) if rows.gain[a] > rows.gain[b] else (other, row)
                         add_cost(ratios.costs, RELEVANT, high, cost * np.float64(ratios.of_chances[IRRELEVANT, low]))
                         add_cost(ratios.costs, IRRELEVANT, low, cost * np.float64(ratios.of_chances[RELEVANT, high]))
@@ -357,24 +446,37 @@ def order_of(score: Float32) -> Int64:
 
 
 @njit(nogil=True, error_model="numpy")
-def place_rows(rows: Ranked, rule: PairRule, gain: Float32, score: Float32, order: Int64) -> None:
-    """Fill a query's rows by their places."""
+def find_aboves(gain: Float32, order: Int64, steps: Float64, aboves: Float64) -> None:
+    """Write relevant rows down to each place over its number, less the sum of 1 / number of relevant ones down to it."""
     relevant, shares = 0, np.int64(0)
     for place in range(len(order)):
-        row, step = order[place], rule.steps[place]
-        rows.score[place], rows.gain[place] = score[row], gain[row]
-        rows.above[place] = rows.below[place] = step
+        if gain[order[place]] > 0:
+            relevant += 1
+            shares += np.int64(np.rint(math.ldexp(steps[place], SHARE_BITS)))
+        aboves[place] = relevant * steps[place] - math.ldexp(np.float64(shares), -SHARE_BITS)
+
+
+@njit(nogil=True, error_model="numpy")
+def _place_rows(rows: Placed, rule: PairRule, gain: Float32, score: Float32, order: Int64, aboves: Float64) -> None:
+    """Fill a query's rows by their places; `aboves` : for the use of this function."""
+    n = len(order)
+    highest = score[order[0]]
+    if rule.weight == _MAP:
+        find_aboves(gain, order, rule.steps, aboves)
+    for place in range(n):
+        row, above, below = order[place], rule.steps[place], rule.steps[place]
         if rule.weight == _MAP:
-            if gain[row] > 0:
-                relevant += 1
-                shares += np.int64(np.rint(math.ldexp(step, SHARE_BITS)))
-            rows.above[place] = relevant * step - math.ldexp(np.float64(shares), -SHARE_BITS)
-            rows.below[place] = rows.above[place] + step
+            above, below = aboves[place], aboves[place] + rule.steps[place]
+        is_relevant = gain[row] > 0
+        rows.score[place], rows.gain[place] = score[row], gain[row]
+        rows.odds[place], rows.inverse[place] = _exp(score[row] - highest), _exp(highest - score[row])
+        rows.as_first[place] = np.float32(above if is_relevant else below)
+        rows.as_second[place] = np.float32(below if is_relevant else above)
         rows.sums[place, 0] = rows.sums[place, 1] = 0
 
 
 @njit(nogil=True, error_model="numpy")
-def _place_ratios(rows: Ranked, ratios: Float32, place: Int64) -> None:
+def _place_ratios(rows: Placed, ratios: Float32, place: Int64) -> None:
     """Fill what pairs are multiplied by for the positions of a query's rows; `place` : of these."""
     for row in range(len(place)):
         for side in range(2):
@@ -391,11 +493,11 @@ def largest_query(begins: Int64, first: int, last: int) -> int:
 
 
 @njit(nogil=True, error_model="numpy")
-def room_for(n: int) -> Ranked:
+def _room_for(n: int) -> Placed:
     """Return arrays for the rows of a query of so many."""
-    return Ranked(
-        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n),
-        np.empty((n, 2), np.int64), np.empty((2, n), np.float32),
+    return Placed(
+        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32),
+        np.empty(n, np.float32), np.empty(n, np.float32), np.empty((n, 2), np.int64), np.empty((2, n), np.float32),
     )  # fmt: skip
 
 
@@ -413,13 +515,14 @@ def has_pairs(rule: PairRule, query: int, places: Int64, scores: Float32, g: Flo
 
 
 @njit(nogil=True, error_model="numpy")
-def write_gradients(
-    sums: Int64, places: Int64, scale: float, factor: float, curvature: float, g: Float32, h: Float32
+def _write_gradients(
+    sums: Int64, places: Int64, factor: float, curvature: float, g: Float32, h: Float32
 ) -> None:
     """Write the gradients of rows at these places, second derivatives `curvature` times."""
+    of_g, of_h = np.float32(factor), np.float32(factor * curvature / CURVE_UNITS)
     for i in range(len(places)):
-        g[places[i]] = np.float32(np.float64(sums[i, 0]) / scale * factor)
-        h[places[i]] = np.float32(np.float64(sums[i, 1]) / scale * (factor * curvature))
+        g[places[i]] = np.float32(sums[i, 0]) * of_g
+        h[places[i]] = np.float32(sums[i, 1]) * of_h
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -429,39 +532,41 @@ def fill_queries(
     """Write the gradients of the rows of queries `[first, last)` to their places; NaN where a query's scores are not
     finite. `margin`, `g` and `h` : of all rows, shape (rows,). Costs of positions are added to those of the rule."""
     begins, ratios, n_positions = queries.begins, rule.ratios, rule.ratios.of_chances.shape[1]
-    rows = room_for(largest_query(begins, first, last))
+    most = largest_query(begins, first, last)
+    rows, aboves = _room_for(most), np.empty(most)
     for query in range(first, last):
         begin, end = begins[query], begins[query + 1]
         places, n = queries.order[begin:end], end - begin
         scores = margin[places]
         if not has_pairs(rule, query, places, scores, g, h):
             continue
-        shrink, order = ratios.shrink[min(n, n_positions)], order_of(scores)
-        scale, worth = rule.scale[query] * shrink, rule.worth[query] * np.float32(shrink)
-        own_worth = np.float32(np.float64(worth) / scale)
-        place_rows(rows, rule, rule.gain[begin:end], scores, order)
+        order, worth = order_of(scores), rule.worth[query]
+        _place_rows(rows, rule, rule.gain[begin:end], scores, order, aboves)
         by_score, has_places = rule.by_score and rows.score[0] != rows.score[n - 1], n_positions > 0 or rule.drawn > 0
+        is_wide = not rows.score[0] - rows.score[n - 1] <= MOST_RANGE
         place_of = np.empty(n if has_places else 0, np.int64)
-        how = PairHow(by_score, rows.score[0] - rows.score[n - 1] > MOST_RANGE)
-        for place in range(n):
-            rows.odds[place] = _exp(rows.score[place] - rows.score[0])
+        n_bits = _position_pair_bits(rule, n) if n_positions > 0 else PAIR_BITS
+        scale = _scale_of(rows, rule, n, np.float32(rule.scale[query]), by_score, is_wide, n_bits)
+        scale *= np.float32(ratios.shrink[min(n, n_positions)])
+        how = PairHow(scale, by_score, is_wide)
         if has_places:
             place_of[order] = np.arange(n)
         if n_positions > 0:
             _place_ratios(rows, ratios.of_chances, place_of)
         if rule.top > 0:
             if n_positions == 0:
-                total = _add_top(rows, rule, n, worth, how)
+                total = _add_top(rows, rule, n, how)
             else:
-                total = _add_top_by_position(rows, rule, n, worth, how)
-                _add_top_costs(rows, rule, place_of, own_worth, by_score)
+                total = _add_top_by_position(rows, rule, n, how)
+                _add_top_costs(rows, rule, place_of, worth, by_score)
         else:
             label = queries.label[begin:end]
             by_label = np.argsort(-label, kind="mergesort")
             drawn = Drawn(key, label, queries.ids[begin:end], by_label, place_of)
-            total = _add_drawn(rows, rule, drawn, worth, own_worth, how)
-        factor = norm_of(rule, 2.0 * (np.float64(total) / scale)) * queries.factor[query]
-        write_gradients(rows.sums, places[order], scale, factor, rule.curvature, g, h)
+            total = _add_drawn(rows, rule, drawn, worth, how)
+        counted = np.float64(worth) / np.float64(scale)
+        factor = norm_of(rule, 2.0 * (np.float64(total) * counted)) * queries.factor[query] * counted
+        _write_gradients(rows.sums, places[order], factor, rule.curvature, g, h)
 
 
 @njit(inline="always", error_model="numpy")
@@ -482,7 +587,7 @@ def _weigh_pairs(
     """Fill the gains, scales and worths of a rule by its steps, of queries `[first, last)`; `ideal` : what DCG of each
     query is divided by; `n_neighbors` : pairs of a row in a noisy order, or 0.
 
-    Scales follow from bounds of what a pair and a query can add, never from sums.
+    Scales of noisy orders follow from bounds of what a pair and a query can add, never from sums.
     """
     for query in range(first, last):
         begin, n = begins[query], begins[query + 1] - begins[query]
@@ -503,8 +608,11 @@ def _weigh_pairs(
             rule.gain[row] = np.float32(math.ldexp(gain, -exponent))
         if n == 0 or least == most or bound <= 0:
             continue
-        pairs = float(n) * (float(rule.drawn) * max(1, min(n_neighbors, n)) if rule.drawn > 0 else min(rule.top, n))
-        bound = 2.0 * pairs * bound / (float(SCORE_UNIT) if rule.by_score else 1.0)
+        if n_neighbors == 0:
+            spread = math.ldexp(most - least, -exponent) if rule.weight == _NDCG else 1.0
+            rule.scale[query], rule.worth[query] = spread, np.float32(worth)
+            continue
+        bound *= 2.0 * float(n) * float(rule.drawn) * max(1, min(n_neighbors, n))
         scale = math.ldexp(1.0, SUM_BITS - math.frexp(bound)[1])
         rule.scale[query], rule.worth[query] = scale, np.float32(worth * scale)
 

@@ -25,13 +25,11 @@ from daskboost.devices.cpu.queries import (
     Ranked,
     add_pull,
     change_of,
+    find_aboves,
     has_pairs,
     largest_query,
     norm_of,
     order_of,
-    place_rows,
-    room_for,
-    write_gradients,
 )
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import Noise, PairWeight, QueryLoss
@@ -40,7 +38,7 @@ from daskboost.dtypes import Float32, Int64, UInt64
 FADE_BITS = 25
 """Bits of 1 in sums of ``-log(1 - label)``, each at most `MOST_FADE`, of which 2**31 rows have less than 2**62."""
 MOST_FADE = 64.0
-_MRR, _ERR, _GUMBEL = int(PairWeight.MRR), int(PairWeight.ERR), int(Noise.GUMBEL)
+_MAP, _MRR, _ERR, _GUMBEL = int(PairWeight.MAP), int(PairWeight.MRR), int(PairWeight.ERR), int(Noise.GUMBEL)
 
 
 class OrderRule(NamedTuple):
@@ -84,6 +82,25 @@ def _add_noise(rule: OrderRule, key: np.uint64, ids: UInt64, number: int, scores
 
 
 @njit(nogil=True, error_model="numpy")
+def _room_for(n: int) -> Ranked:
+    """Return arrays for the rows of a query of so many."""
+    return Ranked(np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n), np.empty((n, 2), np.int64))
+
+
+@njit(nogil=True, error_model="numpy")
+def _place_rows(rows: Ranked, rule: PairRule, gain: Float32, score: Float32, order: Int64) -> None:
+    """Fill a query's rows by their places."""
+    n = len(order)
+    rows.above[:n] = rule.steps[:n]
+    if rule.weight == _MAP:
+        find_aboves(gain, order, rule.steps, rows.above)
+    for place in range(n):
+        rows.score[place], rows.gain[place] = score[order[place]], gain[order[place]]
+        rows.below[place] = rows.above[place] + (rule.steps[place] if rule.weight == _MAP else 0.0)
+        rows.sums[place, 0] = rows.sums[place, 1] = 0
+
+
+@njit(nogil=True, error_model="numpy")
 def _look_down(rows: Ranked, rule: PairRule, fades: Int64, order: Int64) -> None:
     """Write what depends on the rows above a place.
 
@@ -118,10 +135,18 @@ def _add_neighbors(rows: Ranked, rule: PairRule, n_neighbors: int, n: int, worth
                 else:
                     change = change_of(rows, a, b)
                 weight = worth * np.float32(change) * abs(gain[a] - gain[b])
-                add_pull(rows, a, b, weight, False, True)
+                add_pull(rows, a, b, weight)
             if rule.weight == _ERR:
                 between += looks * np.float64(gain[b]) * steps[b]
                 looks *= 1.0 - np.float64(gain[b])
+
+
+@njit(nogil=True, error_model="numpy")
+def _write_gradients(sums: Int64, places: Int64, scale: float, factor: float, g: Float32, h: Float32) -> None:
+    """Write the gradients of rows at these places."""
+    for i in range(len(places)):
+        g[places[i]] = np.float32(np.float64(sums[i, 0]) / scale * factor)
+        h[places[i]] = np.float32(np.float64(sums[i, 1]) / scale * factor)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -131,7 +156,7 @@ def fill_orders(
     """Write the gradients of the rows of queries `[first, last)`: `fill_queries` for pairs of noisy orders."""
     rule, begins = orders.pairs, queries.begins
     most = largest_query(begins, first, last)
-    rows, noisy, sums = room_for(most), np.empty(most, np.float32), np.empty((most, 2), np.int64)
+    rows, noisy, sums = _room_for(most), np.empty(most, np.float32), np.empty((most, 2), np.int64)
     for query in range(first, last):
         begin, end = begins[query], begins[query + 1]
         places, n = queries.order[begin:end], end - begin
@@ -142,13 +167,13 @@ def fill_orders(
         for number in range(rule.drawn):
             _add_noise(orders, key, queries.ids[begin:end], number, scores, noisy)
             order = order_of(noisy[:n])
-            place_rows(rows, rule, rule.gain[begin:end], scores, order)
+            _place_rows(rows, rule, rule.gain[begin:end], scores, order)
             _look_down(rows, rule, orders.fades[begin:end], order)
             _add_neighbors(rows, rule, orders.neighbors, n, rule.worth[query])
             for place in range(n):
                 sums[order[place], 0] += rows.sums[place, 0]
                 sums[order[place], 1] += rows.sums[place, 1]
-        write_gradients(sums, places, rule.scale[query], norm_of(rule, 0.0) * queries.factor[query], 1.0, g, h)
+        _write_gradients(sums, places, rule.scale[query], norm_of(rule, 0.0) * queries.factor[query], g, h)
 
 
 class OrderLoops(QueryLoops):

@@ -23,6 +23,8 @@ from daskboost.devices.gpu.rows.query_order import (
     MOST_WARPS,
     THREADS,
     TILE,
+    WARP,
+    WARP_ROWS,
     BlockSize,
     LargeQueries,
     QueryOrder,
@@ -36,8 +38,8 @@ from daskboost.dtypes import Array, Float32, Int64, UInt32, UInt64, flat
 PART_ROWS = 512
 """Rows of a tile that a block adds the pairs of, in `PART_THREADS` threads."""
 PART_THREADS = 128
-
-
+TILE_BYTES = 1024
+"""Bytes of 32 rows that a warp has side by side, twice."""
 PAIR_WARPS = 4
 """Most warps of a block that adds pairs in registers, `BLOCK_THREADS` of the kernel."""
 
@@ -51,8 +53,10 @@ def block_bytes(loss: QueryLoss, n_rows: int) -> int:
     """Return the bytes of dynamic shared memory of a block that has a query of so many rows."""
     if loss.orders is not None:
         return (32 + 8 * _has_aboves(loss)) * room(n_rows)
-    of_row = 24 + 8 * _has_aboves(loss) + (20 if loss.drawn else 4 * (loss.positions > 0))
-    return of_row * room(n_rows) + 16 * padded(min(loss.top, n_rows))
+    is_random = loss.drawn > 0 or loss.positions > 0
+    n_firsts = padded(n_rows if loss.drawn else min(loss.top, n_rows))
+    n_warps = max(room(n_rows) // WARP_ROWS, 1)
+    return TILE_BYTES * n_warps + (28 + 4 * is_random) * max(room(n_rows), WARP) + (24 + 8 * is_random) * n_firsts
 
 
 def _has_aboves(loss: QueryLoss) -> bool:
@@ -84,9 +88,9 @@ def large_shapes(loss: QueryLoss, n_rows: int, n_queries: int, n_tiles: int, all
         }  # fmt: skip
     of_map, has_place = loss.weight == PairWeight.MAP, loss.drawn > 0 or loss.positions > 0
     return {
-        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "by_place": ((n_rows, 4), np.float32),
-        "aboves": ((n_rows * of_map,), np.float64), "of_tiles": ((n_tiles * of_map, 2), np.int64),
-        "place": ((n_rows * has_place,), np.uint32),
+        "sums": ((n_rows, 2), np.uint64), "totals": ((n_queries,), np.uint64), "scales": ((n_queries,), np.float32),
+        "firsts": ((n_rows, 4), np.float32), "seconds": ((n_rows, 4), np.float32),
+        "of_tiles": ((n_tiles * of_map, 2), np.int64), "place": ((n_rows * has_place,), np.uint32),
     }  # fmt: skip
 
 
@@ -181,22 +185,22 @@ class QueryKernels:
         if loss.weight == PairWeight.MAP:
             launch("sum_shares", begins, keys, held["gains"], held["steps"], own["of_tiles"])
         launch(
-            "place_rows", begins, keys, held["gains"], held["steps"], own["of_tiles"], own["by_place"], own["aboves"],
+            "place_rows", begins, keys, held["gains"], held["steps"], own["of_tiles"], own["firsts"], own["seconds"],
             own["place"], own["sums"], own["totals"],
         )  # fmt: skip
         launch(
-            "add_pairs", begins, keys, own["by_place"], own["aboves"], held["steps"], held["scales"], held["worths"],
+            "add_pairs", begins, keys, own["firsts"], own["seconds"], held["steps"], held["scales"], held["worths"],
             loss.top, loss.drawn, int(loss.by_score), own["place"], *self._draws, *positions, own["sums"],
-            own["totals"], parts=TILE // PART_ROWS, threads=PART_THREADS,
+            own["totals"], own["scales"], parts=TILE // PART_ROWS, threads=PART_THREADS,
         )  # fmt: skip
         if loss.positions and loss.top:
             launch(
-                "add_costs", keys, own["by_place"], own["aboves"], held["steps"], held["scales"], held["worths"],
-                loss.top, int(loss.by_score), own["place"], *positions,
+                "add_costs", keys, own["firsts"], own["seconds"], held["scales"], held["worths"], loss.top,
+                int(loss.by_score), own["place"], *positions,
             )  # fmt: skip
         launch(
-            "write_rows", begins, held["order"], keys, held["scales"], held["factors"], loss.curvature,
-            loss.drawn, int(loss.normalized), *positions[1:3], own["sums"], own["totals"], g, h,
+            "write_rows", begins, held["order"], keys, held["scales"], held["worths"], held["factors"], loss.curvature,
+            loss.drawn, int(loss.normalized), own["sums"], own["totals"], own["scales"], g, h,
         )  # fmt: skip
 
 
