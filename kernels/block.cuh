@@ -37,6 +37,14 @@ __device__ __forceinline__ u32 min_of_warp(u32 value) {
 #endif
 }
 
+__device__ __forceinline__ u32 largest_of_warp(u32 value) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, value);
+#else
+    return max_of_warp(value);
+#endif
+}
+
 // Each lane's sum of the lanes up to itself.
 template <class T>
 __device__ __forceinline__ T running_sum_of_warp(T value) {

@@ -21,21 +21,23 @@
 // budget: add_costs registers=96 shared=0
 #include "hashing.cuh"
 #include "logarithm.cuh"
-#include "ranked_pairs.cuh"
-#include "short_keys.cuh"
-
 #ifndef DRAWN
 #define DRAWN 0  // whether pairs are drawn, rather than those of the first rows with all others
 #endif
+#include "ranked_pairs.cuh"
+#include "short_keys.cuh"
+
 #define THREADS 512  // of a block that has a tile
 #define WARPS (THREADS / 32)
 #define BLOCK_THREADS 128  // most of a block that has a query
 #define BLOCKS (BY_POSITION ? 4 : 6)  // of an SM at least, which bounds registers: more warps hide more of what pairs wait for
 #define PART_THREADS 128  // of a block that has a quarter of a tile
 #define PART_WARPS (PART_THREADS / 32)
+#define PART_BITS 2  // of their number
 #define PARTS (TILE / (4 * PART_THREADS))
 
-constexpr double LN_2 = 0.6931471805599453;
+constexpr double PER_LN_2 = 1.4426950408889634;
+static_assert(1 << PART_BITS == PART_WARPS, "tiles of a warp lie as far apart as a block has warps");
 #if DRAWN || BY_POSITION
 using Sum = u64;  // of a row's pairs, in shared memory
 #else
@@ -92,7 +94,7 @@ static __device__ __forceinline__ i64 add_drawn_pairs(const Places& places, cons
         const i32 other = place[other_row], a = min(own, other), b = max(own, other);
         const u32 position_a = places.position(a, places.n), position_b = places.position(b, places.n);
         const Place of_a = places.first(a, how), of_b = places.second(b, how);
-        const Pulled pair = pulled<IS_WIDE>(places, how, of_a.gain, of_b.gain, of_a.change - of_b.change,
+        const Pulled pair = pulled<IS_WIDE>(places, how, of_a.gain, of_b.gain, change_of(of_a, of_b),
                                             of_a.score - of_b.score, of_a.odds * of_b.odds, position_a, position_b);
         const i64 slope = signed_of(pair.slope - SLOPE_SHIFT), curve = static_cast<i64>(pair.curve - CURVE_SHIFT);
         const i64 of_other = own < other ? slope : -slope;
@@ -118,7 +120,7 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 total
     double norm = 1.0;
     const double sizes = 2.0 * (static_cast<double>(total) * rules.worth);
     if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
-    if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) / LN_2 / sizes;
+    if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) * PER_LN_2 / sizes;
     return norm * rules.factor * rules.worth;
 }
 
@@ -146,7 +148,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     float* __restrict__ g, float* __restrict__ h) {
     DYNAMIC_SHARED(Place, tiles);
     __shared__ u64 total;
-    __shared__ u32 bound;
 #if WEIGHT == MAP
     __shared__ i64 of_shares[WARPS];
     __shared__ i32 of_relevant[WARPS];
@@ -161,14 +162,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     float* const scores = reinterpret_cast<float*>(rows + size);
     float* const own_gains = scores + size;
     i32 is_wrong = 0;
-    for (i32 i = threadIdx.x; i < size; i += blockDim.x) {
-        const float score = i < n ? margins[order[begin + i]] : 0.0f;
-        scores[i] = score;
-        if (i < n) own_gains[i] = gains[begin + i];
-        if (score - score != 0) is_wrong = 1;
+    u32 own_places[LANE_KEYS];
+    float own_scores[LANE_KEYS], gains_of_own[LANE_KEYS];
+#pragma unroll
+    for (i32 k = 0; k < LANE_KEYS; ++k) {
+        const u32 i = threadIdx.x + k * blockDim.x, row = begin + min(i, static_cast<u32>(n) - 1);
+        own_places[k] = order[row], gains_of_own[k] = gains[row];
+    }
+#pragma unroll
+    for (i32 k = 0; k < LANE_KEYS; ++k) own_scores[k] = margins[own_places[k]];
+#pragma unroll
+    for (i32 k = 0; k < LANE_KEYS; ++k) {
+        const i32 i = threadIdx.x + k * blockDim.x;
+        if (i < size) scores[i] = own_scores[k], own_gains[i] = gains_of_own[k];
+        if (own_scores[k] - own_scores[k] != 0) is_wrong = 1;
     }
     for (i32 i = threadIdx.x; i < 2 * n_sums; i += blockDim.x) sums[i] = 0;
-    if (threadIdx.x == 0) total = 0, bound = 0;
+    if (threadIdx.x == 0) total = 0;
     const double spread = spreads[query];
     if (__syncthreads_or(is_wrong) || spread == 0) {
         for (i32 i = threadIdx.x; i < n; i += blockDim.x) is_wrong |= !(scores[i] - scores[i] == 0);
@@ -179,11 +189,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     sort_rows(scores, n, size, rows);
     const float highest = scores[rows[0]], lowest = scores[rows[n - 1]];
     How how = {1.0f, is_by_score && highest != lowest, !(highest - lowest <= MOST_RANGE)};
-    for (i32 i = threadIdx.x; i < n; i += blockDim.x) {
+    LaneRows<Sum> own_rows(LaneTiles(n, threadIdx.x / LANES, 31 - __clz(blockDim.x / LANES)));
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) {
+        const i32 i = own_rows.place_of(k, n);
         const u32 row = rows[i];
         const float score = scores[row], gain = own_gains[row];
         const float change = WEIGHT == NDCG ? static_cast<float>(steps[i]) : 0.0f;
-        seconds[i] = place_of(score, gain, score - highest, how.is_wide, change);
+        own_rows.rows[k] = place_of(score, gain, score - highest, how.is_wide, change);
+        if (i != own_rows.tiles.place_of(k)) continue;
+        seconds[i] = own_rows.rows[k];
         if (i < n_firsts) firsts[i] = place_of(score, gain, highest - score, how.is_wide, change);
     }
 #if DRAWN || BY_POSITION
@@ -204,15 +219,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
         if (i < n_firsts) firsts[i].change = found.as_first;
     }
     __syncthreads();
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) own_rows.rows[k].change = seconds[own_rows.place_of(k, n)].change;
 #endif
     const Positions positions = {ratios, shrink, n_positions, costs};
     const Places places = {firsts, seconds, rows, 1, n, n_own, positions};
-    const u32 of_bound = max_of_warp(bound_of(places, how, steps));
-    if (threadIdx.x % LANES == 0) atomicMax(&bound, of_bound);
+    const u32 bound = largest_of_warp(bound_of(places, how, steps, threadIdx.x % LANES, LANES));  // by each warp
 #if BY_POSITION && !DRAWN
     add_top_costs(places, place, worths[query], how.by_score, 0, n);
 #endif
-    __syncthreads();
     how.scale = scale_of(bound, spread, pair_bits(n, DRAWN ? drawn : n_own)) * shrink_of(positions, n);
 #if DRAWN
     const Draws draws = {by_label, groups, ids, draw_keys[ended == nullptr ? 0 : *ended + 1]};
@@ -222,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
         sizes += how.is_wide ? add_drawn_pairs<true, true>(places, how, draws, place, begin, i, drawn, worth, sums)
                              : add_drawn_pairs<true, false>(places, how, draws, place, begin, i, drawn, worth, sums);
 #else
-    LaneRows<Sum> own_rows(places, how, LaneTiles(n, threadIdx.x / LANES, blockDim.x / LANES));
+    own_rows.prepare(places, how);
     Place* const tile = tiles + threadIdx.x / LANES * (2 * LANES);
     const i64 sizes = how.is_wide ? add_top_pairs<true, true>(places, how, own_rows, sums, tile)
                                   : add_top_pairs<true, false>(places, how, own_rows, sums, tile);
@@ -230,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     const i64 of_warp = sum_of_warp(sizes);
     if (threadIdx.x % LANES == 0) add_to<true>(&total, of_warp);
     __syncthreads();
-    const Rules rules = {static_cast<double>(worths[query]) * (1.0 / static_cast<double>(how.scale)), factors[query], drawn,
+    const Rules rules = {static_cast<double>(worths[query]) * static_cast<double>(reciprocal(how.scale)), factors[query], drawn,
                          is_normalized};
     const double factor = factor_of(rules, static_cast<i64>(total));
     const float of_g = static_cast<float>(factor), of_h = static_cast<float>(factor * curvature * 0.25);
@@ -355,8 +370,8 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
     How how = {1.0f, ranking.by_score, ranking.is_wide};
     if (threadIdx.x == 0) bound = 0;
     __syncthreads();
-    const u32 of_bound = max_of_warp(bound_of(places, how, steps));
-    if (threadIdx.x % LANES == 0) atomicMax(&bound, of_bound);
+    const u32 of_warp = largest_of_warp(bound_of(places, how, steps, threadIdx.x, PART_THREADS));
+    if (threadIdx.x % LANES == 0) atomicMax(&bound, of_warp);
     __syncthreads();
     how.scale = scale_of(bound, spreads[tile.query], pair_bits(tile.n, DRAWN ? drawn : places.top)) * shrink_of(positions, tile.n);
     if (first == 0 && threadIdx.x == 0) scales[tile.number] = how.scale;
@@ -374,7 +389,10 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
                                                                  drawn, worth, own_sums);
     }
 #else
-    LaneRows<u64> own(places, how, LaneTiles(places.n, static_cast<i32>((first + threadIdx.x) / LANES), PART_WARPS));
+    LaneRows<u64> own(LaneTiles(places.n, static_cast<i32>((first + threadIdx.x) / LANES), PART_BITS));
+#pragma unroll
+    for (i32 k = 0; k < OWN; ++k) own.rows[k] = places.seconds[own.place_of(k, places.n)];
+    own.prepare(places, how);
     Place* const own_tile = staged + threadIdx.x / LANES * (2 * LANES);
     sizes = how.is_wide ? add_top_pairs<false, true>(places, how, own, own_sums, own_tile)
                         : add_top_pairs<false, false>(places, how, own, own_sums, own_tile);
@@ -415,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) write_rows(
     const bool is_finite = Ranking(keys + tile.base, tile.n, 0).is_finite, has_pairs = spreads[tile.query] != 0 && is_finite;
     double factor = 0;
     if (has_pairs) {
-        const Rules rules = {static_cast<double>(worths[tile.query]) * (1.0 / static_cast<double>(scales[tile.number])),
+        const Rules rules = {static_cast<double>(worths[tile.query]) * static_cast<double>(reciprocal(scales[tile.number])),
                              factors[tile.query], drawn, is_normalized};
         factor = factor_of(rules, static_cast<i64>(totals[tile.number]));
     }

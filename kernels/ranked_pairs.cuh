@@ -81,7 +81,7 @@ struct Places {
 
     // Of places that there are not, one that no chance is known of.
     __device__ __forceinline__ u32 position(i32 place, i32 end) const {
-        return BY_POSITION && place < end ? rows[static_cast<i64>(place) * stride] : ~0u;
+        return BY_POSITION && place >= 0 && place < end ? rows[static_cast<i64>(place) * stride] : ~0u;
     }
 
     // What a pair is multiplied by, unless that is 0.
@@ -92,15 +92,24 @@ struct Places {
     }
 };
 
+// What a pair of places counts, gains aside.
+static __device__ __forceinline__ float change_of(const Place& first, const Place& second) {
+    return WEIGHT == ONE ? 1.0f : first.change - second.change;
+}
+
 // What a pair adds, with the shifts: to the second row `slope`, which the first one loses, and to both `curve`.
 struct Pulled {
     Word slope, curve;
-    bool first_is_high;  // whether the first row has more gain: `slope` is positive
+    bool first_is_high;  // whether the first row has more gain
 };
+
+// `change` : by that of both places what a pair counts is multiplied; 1 where pairs do not differ by them. `is_turned` : whether
+// the slope is that of the first row.
 
 template <bool IS_WIDE>
 static __device__ __forceinline__ Pulled pulled(const Places& places, const How& how, float gain_a, float gain_b, float change,
-                                                float difference, float odds, u32 position_a, u32 position_b) {
+                                                float difference, float odds, u32 position_a, u32 position_b,
+                                                bool is_turned = false) {
     if (IS_WIDE) {
         if (difference > 1e30f) difference = 1e30f;
         odds *= exp_of(-difference);
@@ -109,11 +118,13 @@ static __device__ __forceinline__ Pulled pulled(const Places& places, const How&
     if (IS_WIDE && !how.by_score) unit = 1.0f;
     const float scaled = odds * unit, share = reciprocal(unit + scaled);
     const bool is_high = gain_a > gain_b;
-    float weight = WEIGHT != ONE ? fabsf(gain_a - gain_b) * change : gain_a == gain_b ? 0.0f : how.scale;
+    float weight = WEIGHT != ONE ? fabsf(gain_a - gain_b) * change : gain_a == gain_b ? 0.0f : how.scale * change;
     if (BY_POSITION)
         if (const float ratio = places.ratio(position_a, position_b, is_high); ratio > 0) weight *= ratio;
     weight *= share;
-    const float pull = is_high ? odds : -1.0f, bend = scaled * share;
+    float pull = is_high ? odds : -1.0f;
+    if (is_turned) pull = -pull;
+    const float bend = scaled * share;
 #if BY_POSITION
     return {static_cast<u64>(__float2ll_rn(weight * pull)), static_cast<u64>(__float2ll_rn(weight * bend * 4.0f)), is_high};
 #else
@@ -150,12 +161,15 @@ static __device__ __forceinline__ Word negative_of(Word slope) {
 }
 
 // Adds the pairs of the 32 rows from `begin` on with each other. Half a round has all: each lane's row meets those of the 16
-// lanes behind it, the last of them in half of the lanes. The sum of the sizes of their gradients.
+// lanes behind it, the last of them in half of the lanes. `firsts` : these rows as pairs see them, twice. The sum of the sizes
+// of their gradients.
 template <class T, bool SHARED, bool IS_WIDE>
-static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, const How& how, i32 begin, T* sums) {
+static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, const How& how, const Place* firsts, i32 begin,
+                                                      T* sums) {
     constexpr i32 TURNS = LANES / 2;
-    const i32 lane = threadIdx.x % LANES, place = begin + lane, own = min(place, places.n - 1);
-    const Place as_first = how.of(places.firsts[own]), as_second = how.of(places.seconds[own]);
+    const i32 lane = threadIdx.x % LANES, place = begin + lane;
+    const Place* const own_firsts = firsts + lane;
+    const Place as_first = *own_firsts, as_second = places.seconds[min(place, places.n - 1)];
     const u32 own_position = places.position(place, places.n);
     // The turns up to which there are pairs with rows of lower places, and of higher ones.
     const i32 most = lane < TURNS ? TURNS + 1 : TURNS;
@@ -168,27 +182,19 @@ static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, cons
         of_other = passed_on(of_other);
         const i32 other = lane + turn;  // modulo the warp's lanes
         const bool is_first = other < LANES, is_pair = turn < (is_first ? lower : higher);
-        const float gain = __shfl_sync(ALL_LANES, as_second.gain, other);
-        const float score = __shfl_sync(ALL_LANES, as_second.score, other);
+        const Place first = own_firsts[turn];
         const float second_odds = __shfl_sync(ALL_LANES, as_second.odds, other);
-        const float first_odds = __shfl_sync(ALL_LANES, as_first.odds, other);
         const u32 position = BY_POSITION ? __shfl_sync(ALL_LANES, own_position, other) : 0;
-        float change = 1.0f;
-        if (WEIGHT != ONE) {
+        float change = WEIGHT == NDCG ? fabsf(as_first.change - first.change) : 1.0f;
+        if (WEIGHT == MAP) {
             const float second_change = __shfl_sync(ALL_LANES, as_second.change, other);
-            if (WEIGHT == MAP) {
-                const float first_change = __shfl_sync(ALL_LANES, as_first.change, other);
-                change = is_first ? as_first.change - second_change : first_change - as_second.change;
-            } else {
-                change = fabsf(as_second.change - second_change);
-            }
+            change = is_first ? as_first.change - second_change : first.change - as_second.change;
         }
-        const float first_gain = is_first ? as_second.gain : gain, second_gain = is_first ? gain : as_second.gain;
         const Pulled pair = pulled<IS_WIDE>(
-            places, how, first_gain, is_pair ? second_gain : first_gain, change, fabsf(as_second.score - score),
-            is_first ? as_first.odds * second_odds : first_odds * as_second.odds, is_first ? own_position : position,
-            is_first ? position : own_position);
-        const Word slope = is_first ? 2 * SLOPE_SHIFT - pair.slope : pair.slope;
+            places, how, is_first ? as_first.gain : first.gain, is_first ? first.gain : as_first.gain, is_pair ? change : 0.0f,
+            fabsf(as_first.score - first.score), is_first ? as_first.odds * second_odds : first.odds * as_second.odds,
+            is_first ? own_position : position, is_first ? position : own_position, is_first);
+        const Word slope = pair.slope;
         of_own.g += slope, of_other.g -= slope;
         of_own.h += pair.curve, of_other.h += pair.curve;
         negative += negative_of(slope);
@@ -203,22 +209,23 @@ static __device__ __forceinline__ i64 add_inner_pairs(const Places& places, cons
 // Where the rows of a lane are, in the warp's tiles of 32: the last tile comes first, so that those behind some place are the
 // first ones.
 struct LaneTiles {
-    i32 tile, stride, count;  // the warp's first tile, how far they are apart, and how many have rows
+    i32 tile, bits, count;  // the warp's first tile, 2**bits tiles from one to the next, and how many have rows
 
-    __device__ __forceinline__ LaneTiles(i32 n, i32 tile_, i32 stride_) : tile(tile_), stride(stride_) {
+    __device__ __forceinline__ LaneTiles(i32 n, i32 tile_, i32 bits_) : tile(tile_), bits(bits_) {
         const i32 n_tiles = (n + LANES - 1) / LANES;
-        count = tile < n_tiles ? min((n_tiles - tile + stride - 1) / stride, OWN) : 0;
+        count = tile < n_tiles ? min(((n_tiles - tile - 1) >> bits) + 1, OWN) : 0;
     }
 
     // Below 0 where there is no tile.
     __device__ __forceinline__ i32 place_of(i32 k) const {
-        return k < count ? (tile + (count - 1 - k) * stride) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
+        return k < count ? (tile + ((count - 1 - k) << bits)) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
     }
 
     // Tiles behind another one; `has` : whether that is one of the warp's.
     __device__ __forceinline__ i32 behind(i32 other, bool& has) const {
-        has = other >= tile && (other - tile) % stride == 0 && (other - tile) / stride < count;
-        return other < tile ? count : max(count - 1 - (other - tile) / stride, 0);
+        const i32 number = (other - tile) >> bits;  // -1 or less before the first one
+        has = other >= tile && (number << bits) == other - tile && number < count;
+        return other < tile ? count : max(count - 1 - number, 0);
     }
 };
 
@@ -230,14 +237,20 @@ struct LaneRows {
     u32 positions[OWN];  // of BY_POSITION only
     T g[OWN], h[OWN];
 
-    __device__ __forceinline__ LaneRows(const Places& places, const How& how, const LaneTiles& tiles_) : tiles(tiles_) {
+    __device__ __forceinline__ LaneRows(const LaneTiles& tiles_) : tiles(tiles_) {}
+
+    // A place of the lane, or another one where there is none.
+    __device__ __forceinline__ i32 place_of(i32 k, i32 n) const { return min(max(tiles.place_of(k), 0), n - 1); }
+
+    // Makes of rows what pairs see of them. Tiles but for the last one are full.
+    __device__ __forceinline__ void prepare(const Places& places, const How& how) {
 #pragma unroll
         for (i32 k = 0; k < OWN; ++k) {
-            const i32 place = max(tiles.place_of(k), 0);
-            rows[k] = places.second(place, how);
-            positions[k] = places.position(place, places.n);
+            rows[k] = how.of(rows[k]);
+            positions[k] = places.position(tiles.place_of(k), places.n);
             g[k] = h[k] = 0;
         }
+        if (tiles.place_of(0) >= places.n) rows[0] = how.no_second(rows[0]);
     }
 };
 
@@ -261,7 +274,7 @@ static __device__ __forceinline__ i64 add_turns(const Places& places, const How&
 #pragma unroll
         for (i32 k = 0; k < COUNT; ++k) {
             const Place& second = own.rows[k];
-            const Pulled pair = pulled<IS_WIDE>(places, how, first.gain, second.gain, first.change - second.change,
+            const Pulled pair = pulled<IS_WIDE>(places, how, first.gain, second.gain, change_of(first, second),
                                                 first.score - second.score, first.odds * second.odds, position,
                                                 own.positions[k]);
             of_own[k].g += pair.slope, of_own[k].h += pair.curve;
@@ -292,11 +305,18 @@ static __device__ __forceinline__ i64 add_top_pairs(const Places& places, const 
     for (i32 begin = 0; begin < places.top; begin += LANES) {
         bool is_own;
         const i32 later = own.tiles.behind(begin / LANES, is_own);
-        if (is_own) sizes += add_inner_pairs<T, SHARED, IS_WIDE>(places, how, begin, sums);
+        if (!is_own && later == 0) continue;
+        const Place own_first = how.of(places.firsts[min(begin + lane, places.n - 1)]);
+        __syncwarp();
+        tile[lane] = tile[lane + LANES] = own_first;
+        __syncwarp();
+        if (is_own) sizes += add_inner_pairs<T, SHARED, IS_WIDE>(places, how, tile, begin, sums);
         if (later == 0) continue;
-        __syncwarp();
-        tile[lane] = tile[lane + LANES] = places.first(begin + lane, how);
-        __syncwarp();
+        if (begin + LANES > places.top) {
+            __syncwarp();
+            if (begin + lane >= places.top) tile[lane] = tile[lane + LANES] = how.no_first(own_first);
+            __syncwarp();
+        }
         Added of_first;
         switch (later) {
             case 1: sizes += add_turns<1, IS_WIDE>(places, how, tile, begin, own, of_first); break;
@@ -311,25 +331,30 @@ static __device__ __forceinline__ i64 add_top_pairs(const Places& places, const 
 }
 static_assert(OWN == 4, "add_top_pairs has as many cases");
 
-// A bound of what pairs count with their scores, gains aside, as the bits of a number from 0 on: of those of this thread.
+// A bound of what pairs of the first rows `from`, `from` + `stride` and so on count, gains aside, as the bits of a number from
+// 0 on.
 //
 // The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest of
 // these, and at most the difference in places of the last.
-static __device__ __forceinline__ u32 bound_of(const Places& places, const How& how, const double* steps) {
+static __device__ __forceinline__ u32 bound_of(const Places& places, const How& how, const double* steps, u32 from, u32 stride) {
     const u32 n = static_cast<u32>(places.n), top = static_cast<u32>(places.top);
     float bound = 0;
-    for (u32 a = threadIdx.x % LANES; a < top; a += LANES) {
+    for (u32 a = from; a < top; a += stride) {
         const Place own = places.firsts[a];
-        for (u32 j = threadIdx.x / LANES; j < 31 && (n - 1 - a) >> j > 0; j += blockDim.x / LANES) {
-            const u32 near = a + (1u << j), last = min(near + (1u << j), n - 1);
-            float difference = own.score - places.seconds[near].score;
+        const Place* const below = places.seconds + a;
+        Place near = below[1 < n - a ? 1 : 0];
+#pragma unroll(BY_POSITION || DRAWN ? 1 : 7)
+        for (u32 step = 1; step < n - a; step *= 2) {
+            const u32 last = min(2 * step, n - 1 - a);
+            const Place lowest = below[last];
+            float difference = own.score - near.score;
+            near = lowest;
             if (how.is_wide && difference > 1e30f) difference = 1e30f;
             float change = 1.0f, chance = 0.25f * difference + 0.5f;
-            if (WEIGHT != ONE) {
-                float least = places.seconds[last].change;
-                if (WEIGHT == MAP) least -= places.seconds[last].gain > 0 ? static_cast<float>(steps[last]) : 0.0f;
-                change = own.change - least;
-                if (WEIGHT == MAP) change += SHARE_SLACK;
+            if (WEIGHT == NDCG) change = own.change - lowest.change;
+            if (WEIGHT == MAP) {
+                const float least = lowest.change - (lowest.gain > 0 ? static_cast<float>(steps[a + last]) : 0.0f);
+                change = own.change - least + SHARE_SLACK;
             }
             if (chance > 1.0f) chance = 1.0f;
             const float unit = how.by_score ? difference + 0.01f : 1.0f, found = change * chance * reciprocal(unit);
@@ -354,7 +379,7 @@ static __device__ __forceinline__ float scale_of(u32 bound, double spread, i32 n
 
 // What a pair counts of the costs of positions, but for its scores.
 static __device__ __forceinline__ float counted(const Place& first, const Place& second) {
-    return WEIGHT == ONE ? 1.0f : fabsf(first.gain - second.gain) * (first.change - second.change);
+    return WEIGHT == ONE ? 1.0f : fabsf(first.gain - second.gain) * change_of(first, second);
 }
 
 // What positions are judged by of a pair of places.

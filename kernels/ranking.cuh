@@ -20,69 +20,89 @@ constexpr i32 LANES = 32;
 constexpr i32 LANE_KEYS = 4;                  // that a lane sorts in registers
 constexpr i32 WARP_KEYS = LANES * LANE_KEYS;  // of a block with a thread for each 4 keys
 
-// Leaves the lower one of two keys first, or last.
-static __device__ __forceinline__ void order_keys(u64& a, u64& b, bool is_up) {
-    const u64 first = a;
-    if ((a > b) == is_up) a = b, b = first;
-}
-
-// A lane's keys of a block's in shared memory, which has `size`.
+// Keys of a lane, side by side among those of a block. They are merged by networks that leave lower keys first everywhere:
+// first keys of two runs are compared with last ones, and then those half a run apart, a quarter, and so on.
+template <class Key>
 struct LaneKeys {
-    u64* keys;
-    i32 size, first;
-    u64 own[LANE_KEYS];
+    i32 first;
+    Key own[LANE_KEYS];
 
-    __device__ __forceinline__ void load() {
+    __device__ __forceinline__ void load(const Key* keys, i32 size) {
 #pragma unroll
-        for (i32 k = 0; k < LANE_KEYS; ++k) own[k] = first + k < size ? keys[first + k] : ~0ull;
+        for (i32 k = 0; k < LANE_KEYS; ++k) own[k] = first + k < size ? keys[first + k] : ~static_cast<Key>(0);
     }
 
-    __device__ __forceinline__ void store() const {
+    __device__ __forceinline__ void store(Key* keys, i32 size) const {
 #pragma unroll
         for (i32 k = 0; k < LANE_KEYS; ++k)
             if (first + k < size) keys[first + k] = own[k];
     }
 
-    // Compares keys that lie `step` < WARP_KEYS apart, in runs of `width`, of which every other one is to fall.
-    __device__ __forceinline__ void compare(i32 width, i32 step) {
-        const bool is_up = (first & width) == 0;
-        if (step >= LANE_KEYS) {
-            const bool keeps_low = is_up == ((first & step) == 0);
+    __device__ __forceinline__ void order(i32 a, i32 b) {
+        const Key low = min(own[a], own[b]);
+        own[b] = max(own[a], own[b]), own[a] = low;
+    }
+
+    // Orders keys with those of the lanes whose numbers differ by these bits, the lower ones for lanes without the bit `HIGH`.
+    template <i32 BITS, i32 HIGH, bool FROM_LAST>
+    __device__ __forceinline__ void exchange() {
+        const bool keeps_low = (first / LANE_KEYS & HIGH) == 0;
+        const LaneKeys before = *this;
 #pragma unroll
-            for (i32 k = 0; k < LANE_KEYS; ++k) {
-                const u64 other = __shfl_xor_sync(ALL_LANES, own[k], step / LANE_KEYS);
-                if ((other < own[k]) == keeps_low) own[k] = other;
+        for (i32 k = 0; k < LANE_KEYS; ++k) {
+            const Key other = __shfl_xor_sync(ALL_LANES, before.own[FROM_LAST ? LANE_KEYS - 1 - k : k], BITS);
+            if ((other < own[k]) == keeps_low) own[k] = other;
+        }
+    }
+
+    // Orders keys that lie `STEP` < WARP_KEYS apart, then half of that, down to neighbors.
+    template <i32 STEP>
+    __device__ __forceinline__ void settle() {
+        if constexpr (STEP >= LANE_KEYS) exchange<STEP / LANE_KEYS, STEP / LANE_KEYS, false>();
+        else if constexpr (STEP == 2) order(0, 2), order(1, 3);
+        else order(0, 1), order(2, 3);
+        if constexpr (STEP > 1) settle<STEP / 2>();
+    }
+
+    // Merges runs of keys two by two into such of `WIDTH` <= WARP_KEYS, and these up to `size`.
+    template <i32 WIDTH>
+    __device__ __forceinline__ void merge(i32 size) {
+        if (WIDTH > size) return;
+        if constexpr (WIDTH == 2) order(0, 1), order(2, 3);
+        else if constexpr (WIDTH == 4) order(0, 3), order(1, 2);
+        else exchange<WIDTH / LANE_KEYS - 1, WIDTH / (2 * LANE_KEYS), true>();
+        if constexpr (WIDTH > 2) settle<WIDTH / 4>();
+        if constexpr (WIDTH < WARP_KEYS) merge<2 * WIDTH>(size);
+    }
+
+    // Sorts the keys of a block, as many as a power of two. All threads call it, of which there is at least one for each 4
+    // keys, and whole warps: a warp's keys stay in registers but for the steps between warps, which need room for all keys.
+    __device__ __forceinline__ void sort(Key* keys, i32 size) {
+        merge<2>(size);
+        for (i32 width = 2 * WARP_KEYS; width <= size; width *= 2) {
+            store(keys, size);
+            __syncthreads();
+            for (i32 step = width / 2; step >= WARP_KEYS; step /= 2) {
+                for (i32 i = threadIdx.x; i < size / 2; i += blockDim.x) {
+                    const i32 place = i & (step - 1), low = 2 * i - place;
+                    const i32 high = 2 * step == width ? low + width - 1 - 2 * place : low + step;
+                    const Key a = keys[low], b = keys[high];
+                    if (a > b) keys[low] = b, keys[high] = a;
+                }
+                __syncthreads();
             }
-        } else if (step == 2) {
-            order_keys(own[0], own[2], is_up), order_keys(own[1], own[3], is_up);
-        } else {
-            order_keys(own[0], own[1], width == 2 || is_up), order_keys(own[2], own[3], width != 2 && is_up);
+            load(keys, size);
+            settle<WARP_KEYS / 2>();
         }
     }
 };
 
-// Sorts as many keys in shared memory as a power of two by bitonic merges. All threads of the block call it, of which there
-// is at least one for each 4 keys, and whole warps: a warp's keys stay in registers but for the steps between warps.
+// Sorts as many keys in shared memory as a power of two, see above.
 static __device__ __forceinline__ void sort_keys(u64* keys, i32 size) {
-    LaneKeys lane = {keys, size, static_cast<i32>(threadIdx.x) * LANE_KEYS, {}};
-    lane.load();
-    for (i32 width = 2; width <= size; width *= 2) {
-        i32 step = width / 2;
-        if (step >= WARP_KEYS) {
-            lane.store();
-            __syncthreads();
-            for (; step >= WARP_KEYS; step /= 2) {
-                for (i32 i = threadIdx.x; i < size / 2; i += blockDim.x) {
-                    const i32 low = 2 * i - (i & (step - 1));
-                    order_keys(keys[low], keys[low + step], (low & width) == 0);
-                }
-                __syncthreads();
-            }
-            lane.load();
-        }
-        for (; step > 0; step /= 2) lane.compare(width, step);
-    }
-    lane.store();
+    LaneKeys<u64> lane = {static_cast<i32>(threadIdx.x) * LANE_KEYS, {}};
+    lane.load(keys, size);
+    lane.sort(keys, size);
+    lane.store(keys, size);
     __syncthreads();
 }
 

@@ -6,6 +6,7 @@
 // budget: weights_and_gains registers=128 shared=0
 // budget: symbols registers=64 shared=0
 // budget: reciprocals registers=64 shared=0
+// budget: shifted_products registers=64 shared=0
 #include "bits.cuh"
 #include "elementary.cuh"
 #include "gain.cuh"
@@ -57,6 +58,11 @@ extern "C" __global__ void weights_and_gains(
 extern "C" __global__ void symbols(const u32* words, const u64* bits, const u32* widths, i32 n, u32* out) {
     const i32 i = blockIdx.x * THREADS + threadIdx.x;
     if (i < n) out[i] = read_symbol(words, bits[i], widths[i]);
+}
+
+extern "C" __global__ void shifted_products(const float* x, const float* y, float shift, i32 n, u32* out) {
+    const i32 i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) out[i] = shifted_product(x[i], y[i], shift);
 }
 
 extern "C" __global__ void reciprocals(const float* x, i32 n, float* out) {

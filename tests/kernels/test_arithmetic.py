@@ -68,6 +68,21 @@ def test_rounding(runtime: Runtime, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(to_host(small), halves[:, 2] * 2**32 + halves[:, 3])
 
 
+def test_shifts_round_products_to_whole_numbers(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Products of float32 are exact in float64; ties and both signs are among the cases."""
+    n = 3000
+    y = (rng.uniform(-1, 1, n) * 2.0 ** -rng.integers(0, 30, n)).astype(np.float32)
+    y[:1000] = rng.choice(np.array([-1, 1, 0.5, -0.25, 0], np.float32), 1000)
+    for shift, unit in ((12582912.0, 1.0), (2097152.0, 0.25)):
+        x = (rng.integers(0, 2**23, n) / 2 * unit).astype(np.float32)
+        signed = y if unit == 1.0 else np.abs(y)
+        out = runtime.xp.zeros(n, np.uint32)
+        launch(runtime, "shifted_products", n, x, signed, shift, n, out)
+        expected = np.rint(x.astype(np.float64) * signed / unit).astype(np.int64)
+        found = to_host(out).astype(np.int64) - int(np.float32(shift).view(np.uint32))
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_reciprocals_are_rounded_as_divisions_are(runtime: Runtime, rng: np.random.Generator) -> None:
     """A GPU has all mantissas of float32, an emulated one some."""
     n = 2**23 if isinstance(runtime, CudaRuntime) else 3000

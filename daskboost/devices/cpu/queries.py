@@ -26,7 +26,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64
 
-LN_2 = math.log(2.0)
+LN_2, PER_LN_2 = math.log(2.0), 1.4426950408889634
 LEAST_HESSIAN = np.float32(1e-16)
 """Least second derivative of a pair's loss, before its weight (XGBoost's)."""
 SCORE_UNIT = np.float32(0.01)
@@ -435,7 +435,7 @@ def norm_of(rule: PairRule, total: float) -> float:
     one, logs = np.empty(1), np.empty(1)
     one[0] = 1.0 + total
     logarithms(one, logs)
-    return float(logs[0] / LN_2 / total)
+    return float(logs[0] * PER_LN_2 / total)
 
 
 @njit(nogil=True, error_model="numpy")
