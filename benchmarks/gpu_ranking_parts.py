@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu_ranking_parts                    # every case
     python -m benchmarks.gpu_ranking_parts --cases metrics,large
+    python -m benchmarks.gpu_ranking_parts --cases gradients --objectives rank:ndcg,rank:map
     python -m benchmarks.gpu_ranking_parts --device cpu --rows 20000 --queries 200 --features 20 --trees 5 --repeats 1
 
 gradients
@@ -154,6 +155,7 @@ CASES: dict[str, tuple[tuple[Config, ...], Callable[[Config], Iterator[dict[str,
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--objectives", default=",".join(USUAL), help="of gradients and metrics")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--features", type=int)
     parser.add_argument("--queries", type=int)
@@ -166,6 +168,8 @@ def main(arguments: list[str] | None = None) -> None:
     for case in options.cases.split(","):
         configs, measure = CASES[case]
         for usual in configs:
+            if case != "large" and usual.objective not in options.objectives.split(","):
+                continue
             config = changed(usual, options)
             if not usual.largest:
                 config = replace(config, largest=0)

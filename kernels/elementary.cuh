@@ -43,7 +43,9 @@ SHARED_BY_HOST float reciprocal(float x) {
 // if that is not too large. `shift` : a power of two, or 1.5 times one.
 SHARED_BY_HOST u32 shifted_product(float x, float y, float shift) {
 #ifdef __CUDA_ARCH__
-    return __float_as_uint(__fmaf_rn(x, y, shift));
+    float sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;  // to a whole number" : "=f"(sum) : "f"(x), "f"(y), "f"(shift));
+    return __float_as_uint(sum);
 #else
     const double unit = static_cast<double>(__uint_as_float(__float_as_uint(shift) & 0x7F800000u)) * 0x1p-23;
     const double rounded = rint(static_cast<double>(x) * static_cast<double>(y) / unit) * unit;

@@ -3,7 +3,7 @@
 // Libraries' logarithms differ in the last bit, and a metric's would decide when training stops.
 #pragma once
 
-#include "types.cuh"
+#include "elementary.cuh"
 
 // To one unit in the last place; the reduction and the polynomial of FreeBSD's e_log.c (Sun Microsystems, 1993):
 // x = 2**k (1 + f), s = f / (2 + f), log(1 + f) = f - s (f - R(s**2)).
@@ -32,4 +32,15 @@ static __device__ __forceinline__ double logarithm_of_one_plus(double x) {
     const double u = 1.0 + x;
     const double found = logarithm(u);
     return found - found == 0 ? found + (x - (u - 1.0)) / u : found;  // not for infinities and NaN
+}
+
+// The same in float32, of x from 0 to 2**119, to a few units in the last place; the polynomial of FreeBSD's e_logf.c.
+static __device__ __forceinline__ float short_logarithm_of_one_plus(float x) {
+    const float u = 1.0f + x;
+    const i32 bits = static_cast<i32>(__float_as_uint(u)), k = (bits - 0x3F3504F3) >> 23;  // 1 + f lies as above
+    const float f = __uint_as_float(static_cast<u32>(bits - (k << 23))) - 1.0f;
+    const float s = f * reciprocal(2.0f + f), z = s * s, half = 0.5f * f * f, dk = static_cast<float>(k);
+    const float r = z * (0.66666662693f + z * (0.40000972152f + z * (0.28498786688f + z * 0.24279078841f)));
+    const float lost = (x - (u - 1.0f)) * reciprocal(u);
+    return s * (half + r) + (dk * 9.0580006145e-06f + lost) - half + f + dk * 6.9313812256e-01f;
 }

@@ -13,7 +13,7 @@
 //   add_costs     costs of pairs -> those of positions
 //
 // variants: WEIGHT=0,1,2 DRAWN=0,1 BY_POSITION=0,1
-// budget: fill_queries registers=80+48*BY_POSITION shared=16+(WEIGHT==2)*12*WARPS
+// budget: fill_queries registers=80+48*BY_POSITION+16*(WEIGHT==2)*(BY_POSITION==0) shared=16+(WEIGHT==2)*12*WARPS
 // budget: sum_shares registers=64 shared=8*WARPS
 // budget: place_rows registers=64+16*(WEIGHT==2) shared=(WEIGHT==2)*20*WARPS
 // budget: add_pairs registers=128 shared=16+(DRAWN==0)*1024*PART_WARPS
@@ -30,13 +30,13 @@
 #define THREADS 512  // of a block that has a tile
 #define WARPS (THREADS / 32)
 #define BLOCK_THREADS 128  // most of a block that has a query
-#define BLOCKS (BY_POSITION ? 4 : 6)  // of an SM at least, which bounds registers: more warps hide more of what pairs wait for
+#define BLOCKS (BY_POSITION ? 4 : WEIGHT == MAP ? 5 : 6)  // of an SM at least, which bounds registers: more warps hide more of what pairs wait for
 #define PART_THREADS 128  // of a block that has a quarter of a tile
 #define PART_WARPS (PART_THREADS / 32)
 #define PART_BITS 2  // of their number
 #define PARTS (TILE / (4 * PART_THREADS))
 
-constexpr double PER_LN_2 = 1.4426950408889634;
+constexpr float PER_LN_2 = 1.4426950408889634f;
 static_assert(1 << PART_BITS == PART_WARPS, "tiles of a warp lie as far apart as a block has warps");
 #if DRAWN || BY_POSITION
 using Sum = u64;  // of a row's pairs, in shared memory
@@ -120,7 +120,10 @@ static __device__ __forceinline__ double factor_of(const Rules& rules, i64 total
     double norm = 1.0;
     const double sizes = 2.0 * (static_cast<double>(total) * rules.worth);
     if (rules.is_normalized && DRAWN) norm = 1.0 / rules.drawn;
-    if (rules.is_normalized && !DRAWN && sizes > 0) norm = logarithm(1.0 + sizes) * PER_LN_2 / sizes;
+    if (rules.is_normalized && !DRAWN && sizes > 0) {
+        const float most = static_cast<float>(sizes < 0x1p-100 ? 0x1p-100 : sizes > 0x1p100 ? 0x1p100 : sizes);
+        norm = static_cast<double>(short_logarithm_of_one_plus(most) * PER_LN_2 * reciprocal(most));
+    }
     return norm * rules.factor * rules.worth;
 }
 

@@ -335,7 +335,8 @@ static_assert(OWN == 4, "add_top_pairs has as many cases");
 // 0 on.
 //
 // The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest of
-// these, and at most the difference in places of the last.
+// these, and at most the difference in places of the last. The chance of the other order that goes with a difference, divided
+// by it, is the less the larger that is.
 static __device__ __forceinline__ u32 bound_of(const Places& places, const How& how, const double* steps, u32 from, u32 stride) {
     const u32 n = static_cast<u32>(places.n), top = static_cast<u32>(places.top);
     float bound = 0;
@@ -350,7 +351,7 @@ static __device__ __forceinline__ u32 bound_of(const Places& places, const How& 
             float difference = own.score - near.score;
             near = lowest;
             if (how.is_wide && difference > 1e30f) difference = 1e30f;
-            float change = 1.0f, chance = 0.25f * difference + 0.5f;
+            float change = 1.0f, chance = how.by_score ? 0.25f * difference + 0.5f : 1.0f;
             if (WEIGHT == NDCG) change = own.change - lowest.change;
             if (WEIGHT == MAP) {
                 const float least = lowest.change - (lowest.gain > 0 ? static_cast<float>(steps[a + last]) : 0.0f);

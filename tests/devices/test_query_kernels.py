@@ -111,6 +111,34 @@ def test_all_pairs(weighted: bool, runtime: Runtime) -> None:
         np.testing.assert_allclose(found[1][at], factor * bend.sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("by_score", [True, False])
+def test_no_pair_is_larger_than_its_bound(weight: PairWeight, by_score: bool, runtime: Runtime) -> None:
+    """Of queries of two rows or three, the worst row first, some pairs come near the largest number that there is."""
+    rng = np.random.default_rng(7)
+    sizes = rng.integers(2, 4, 150)
+    gains = np.cumsum(rng.uniform(0.1, 3, 20)) + 1e4 * (weight == PairWeight.NDCG)
+    loss = QueryLoss(weight, 32, 0, True, False, by_score, label_gain=tuple(gains))
+    qid = np.repeat(np.arange(len(sizes)), sizes)
+    label = rng.integers(0, 2 if weight == PairWeight.MAP else 20, len(qid)).astype(np.float32)
+    margin = (-label * rng.choice(np.array([1e-6, 1e-3, 0.1, 10, 100], np.float32), len(sizes))[qid]).astype(np.float32)
+    found = fill(loss, (qid, label, margin, None), runtime)
+    check_bits(found, fill(loss, (qid, label, margin, None), None))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_scores_that_differ_in_their_last_bits_are_sorted(offset: float, runtime: Runtime) -> None:
+    """Keys of 32 bits lack bits of scores, by which neighbors are then put in order; of equal scores the first is first."""
+    rng, sizes = np.random.default_rng(3), (20, 128, 200, 512)
+    n = sum(sizes)
+    margin = np.float32(offset + 1) + rng.integers(0, 300, n).astype(np.float32) * np.float32(2.0**-12)
+    margin[rng.random(n) < 0.3] = offset + 1
+    rows = np.repeat(np.arange(len(sizes)), sizes), rng.integers(0, 5, n).astype(np.float32), margin, None
+    for loss in (LOSSES[2], LOSSES[3]):
+        check_bits(fill(loss, rows, runtime), fill(loss, rows, None))
+
+
 CLICKS = pairs_of({
     "weight": WEIGHTS, "pairs": ((32, 0), (8, 0), (200, 0), (0, 1), (0, 3)), "normalized": (True, False),
     "by_score": (True, False), "weighted": (True, False), "ties": ("none", "some", "all"), "power": (0.5, 1.0),

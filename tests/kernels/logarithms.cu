@@ -4,9 +4,10 @@
 // budget: logarithms registers=64 shared=0
 #include "logarithm.cuh"
 
-extern "C" __global__ void logarithms(const double* values, i32 n, double* logs, double* of_one_plus) {
+extern "C" __global__ void logarithms(const double* values, i32 n, double* logs, double* of_one_plus, float* in_short) {
     const i32 i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
+    in_short[i] = short_logarithm_of_one_plus(static_cast<float>(values[i]));
     logs[i] = logarithm(values[i]);
     of_one_plus[i] = logarithm_of_one_plus(values[i]);
 }

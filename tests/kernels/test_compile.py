@@ -143,11 +143,11 @@ def toy_ptx(body: str) -> str:
 
 @pytest.mark.late
 def test_no_multiplication_and_addition_are_fused(built: Built) -> None:
-    """A fused one rounds once where the CPU rounds twice. Each `reciprocal` alone has two, which make it a division, and
-    `shifted_product` one that adds 1.5 * 2**23 or 2**21, where the CPU's product is exact."""
+    """A fused one rounds once where the CPU rounds twice. Each `reciprocal` alone has two, which make it a division,
+    and each `shifted_product` one, where the CPU's product is exact."""
     for where, ptx in built.ptx().items():
-        fused = ptx.count("fma.") - len(re.findall(r"fma\.rn\.f32 [^;]*, 0f(?:4B400000|4A000000);", ptx))
-        assert ptx and fused == 2 * ptx.count("rcp.approx.ftz.f32"), where
+        allowed = 2 * ptx.count("rcp.approx.ftz.f32") + ptx.count("// to a whole number")
+        assert ptx and ptx.count("fma.") == allowed, where
 
 
 def test_a_fused_one_is_seen() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
+from daskboost.devices.cpu.arithmetic import short_logarithm_of_one_plus
 from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.devices.gpu.runtime.kernel_source import parse
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
@@ -57,11 +58,17 @@ def test_special_values() -> None:
 def test_gpu_gives_the_cpus_bits(runtime: Runtime, rng: np.random.Generator) -> None:
     values = cases(rng, 3_000)
     n, xp = len(values), runtime.xp
-    logs, of_one_plus = xp.empty(n), xp.empty(n)
+    logs, of_one_plus, in_short = xp.empty(n), xp.empty(n), xp.empty(n, np.float32)
     kernel = cast(EmulatedRuntime | CudaRuntime, runtime).kernel_of(SOURCE, "logarithms", SOURCE.variants[0])
-    kernel(-(-n // 64), 64, xp.asarray(values), n, logs, of_one_plus)
+    kernel(-(-n // 64), 64, xp.asarray(values), n, logs, of_one_plus, in_short)
     for found, expected in ((logs, log(values)), (of_one_plus, log1p(values))):
         found = to_host(found)
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
         present = ~np.isnan(expected)
         np.testing.assert_array_equal(found[present].view(np.int64), expected[present].view(np.int64))
+    with np.errstate(all="ignore"):
+        short = values.astype(np.float32)
+    present = (short >= 0) & (short <= 2.0**119)
+    expected = np.array([short_logarithm_of_one_plus(value) for value in short[present]], np.float32)
+    np.testing.assert_array_equal(to_host(in_short)[present].view(np.int32), expected.view(np.int32))
+    np.testing.assert_allclose(expected, np.log1p(short[present].astype(np.float64)), rtol=4e-7)

@@ -90,6 +90,30 @@ def logarithm_of_one_plus(x: float) -> float:
     return _of_any(total) + (x - (total - 1.0)) / total
 
 
+_1, _2, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
+_SHORT_1, _SHORT_2 = np.float32(0.66666662693), np.float32(0.40000972152)
+_SHORT_3, _SHORT_4 = np.float32(0.28498786688), np.float32(0.24279078841)
+_LN_2_HIGH, _LN_2_LOW = np.float32(6.9313812256e-01), np.float32(9.0580006145e-06)
+_SHORT_ROOT_OF_HALF = np.int32(0x3F3504F3)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def short_logarithm_of_one_plus(x: np.float32) -> np.float32:
+    """Return log(1 + x) in float32 of x from 0 to 2**119, to a few units in the last place.
+
+    The polynomial of FreeBSD's e_logf.c, see `_of_parts`.
+    """
+    u = _1 + x
+    bits = np.float32(u).view(np.int32)
+    k = np.int32(np.int32(bits - _SHORT_ROOT_OF_HALF) >> np.int32(23))
+    f = np.int32(bits - np.int32(k << np.int32(23))).view(np.float32) - _1
+    s = f * (_1 / (_2 + f))
+    z, half, power = s * s, _HALF * f * f, np.float32(k)
+    r = z * (_SHORT_1 + z * (_SHORT_2 + z * (_SHORT_3 + z * _SHORT_4)))
+    lost = (x - (u - _1)) * (_1 / u)
+    return np.float32(s * (half + r) + (power * _LN_2_LOW + lost) - half + f + power * _LN_2_HIGH)
+
+
 @njit(cache=True, nogil=True)
 def narrow_into(sums: Int64, out: Int32) -> bool:
     """Copy flat int64 sums to int32; False, with `out` unfinished, at the first one that does not fit."""

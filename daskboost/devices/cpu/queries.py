@@ -1,10 +1,10 @@
 """Gradients of ranking losses: of a query, every pair of rows with different labels pulls both rows apart.
 
 LambdaMART (Burges, "From RankNet to LambdaRank to LambdaMART: An Overview", 2010), with the pairs, weights and
-normalisations of XGBoost 3.2. What a pair adds is computed in float32, as `kernels/queries.cu` does operation by
-operation, and summed in integers, so that the order of pairs makes no difference: a GPU may sum them in any order. A pair
-adds at most `2**PAIR_BITS`: the scale, a power of two, follows from a bound of all pairs of the query that its labels and
-its sorted scores give.
+normalisations of XGBoost 3.2. What a pair adds is computed in float32, as `kernels/ranked_pairs.cuh` does operation by
+operation, and summed in integers, so that the order of pairs makes no difference: a GPU may sum them in any order. A
+pair adds at most `2**PAIR_BITS`: the scale, a power of two, follows from a bound of all pairs of the query that its
+labels and its sorted scores give.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
-from daskboost.devices.cpu.arithmetic import logarithm_of_one_plus, logarithms
+from daskboost.devices.cpu.arithmetic import logarithm_of_one_plus, logarithms, short_logarithm_of_one_plus
 from daskboost.devices.cpu.gradients import row_bits
 from daskboost.devices.cpu.losses import _exp
 from daskboost.devices.cpu.positions import IRRELEVANT, RELEVANT, Positions, Ratios, add_cost, no_ratios
@@ -26,7 +26,9 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.losses import PairWeight, QueryLoss
 from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64
 
-LN_2, PER_LN_2 = math.log(2.0), 1.4426950408889634
+LN_2, PER_LN_2 = math.log(2.0), np.float32(1.4426950408889634)
+LEAST_SIZE, MOST_SIZE = 2.0**-100, 2.0**100
+"""Sums of sizes beyond these count as they do: the least has the limit of the factor, and none reaches the other."""
 LEAST_HESSIAN = np.float32(1e-16)
 """Least second derivative of a pair's loss, before its weight (XGBoost's)."""
 SCORE_UNIT = np.float32(0.01)
@@ -97,8 +99,8 @@ class PairRule(NamedTuple):
     gain: Float32
     """Gains of rows by query, as parts of a power of two; labels where pairs are not weighted by NDCG."""
     scale: Float64
-    """By how much gains of a query differ at most, 1 where pairs do not count by that; 0 where no pair adds anything. Of
-    noisy orders the power of two that what pairs add is multiplied by."""
+    """By how much gains of a query differ at most, 1 where pairs do not count by that; 0 where no pair adds anything.
+    Of noisy orders the power of two that what pairs add is multiplied by."""
     worth: Float32
     """What pairs of each query count: all the same, or times the difference of both gains and that of both places'
     discounts, or times the change of a sum of precisions. Of noisy orders times the query's scale."""
@@ -235,7 +237,8 @@ def _change_of(rows: Placed, rule: PairRule, first: int, second: int, scale: np.
     """Return what a pair of places with different gains counts times a scale, whatever its scores."""
     if rule.weight == _ONE:
         return scale
-    return abs(rows.gain[first] * scale - rows.gain[second] * scale) * (rows.as_first[first] - rows.as_second[second])
+    change = rows.as_first[first] - rows.as_second[second]
+    return np.float32(abs(rows.gain[first] * scale - rows.gain[second] * scale) * change)
 
 
 @njit(inline="always", error_model="numpy")
@@ -293,23 +296,24 @@ def _scale_of(
     """Return the largest power of two that what pairs of a query add may be multiplied by to have at most so many bits,
     by a bound of it; `spread` : by how much gains differ at most.
 
-    The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest of
-    these, and at most the difference in places of the last.
+    The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest
+    of these, and at most the difference in places of the last. The chance of the other order that goes with a difference,
+    divided by it, is the less the larger that is.
     """
     bound = np.float32(0.0)
     for a in range(min(rule.top, n) if rule.top > 0 else n):
         step = 1
         while a + step < n:
             difference = _difference_of(rows, a, a + step, is_wide)
-            chance = min(_QUARTER * difference + _HALF, _1)  # at least that of the other order
+            chance = min(_QUARTER * difference + _HALF, _1) if by_score else _1  # at least that of the other order
             step *= 2
             last = min(a + step, n - 1)
             change = _1
             if rule.weight == _NDCG:
                 change = rows.as_first[a] - rows.as_second[last]
             elif rule.weight == _MAP:
-                least = rows.as_second[last] - (np.float32(rule.steps[last]) if rows.gain[last] > 0 else np.float32(0.0))
-                change = rows.as_first[a] - least + SHARE_SLACK
+                step_there = np.float32(rule.steps[last]) if rows.gain[last] > 0 else np.float32(0.0)
+                change = rows.as_first[a] - (rows.as_second[last] - step_there) + SHARE_SLACK
             bound = max(bound, change * chance * (_1 / _unit_of(difference, by_score)))
     most = bound * spread * BOUND_MARGIN
     exponent = max(math.frexp(most)[1], LEAST_EXPONENT) if most > 0 else LEAST_EXPONENT
@@ -432,10 +436,8 @@ def norm_of(rule: PairRule, total: float) -> float:
         return 1.0 / rule.drawn
     if total <= 0.0:
         return 1.0
-    one, logs = np.empty(1), np.empty(1)
-    one[0] = 1.0 + total
-    logarithms(one, logs)
-    return float(logs[0] * PER_LN_2 / total)
+    most = np.float32(min(max(total, LEAST_SIZE), MOST_SIZE))
+    return float(short_logarithm_of_one_plus(most) * PER_LN_2 * (_1 / most))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -447,7 +449,7 @@ def order_of(score: Float32) -> Int64:
 
 @njit(nogil=True, error_model="numpy")
 def find_aboves(gain: Float32, order: Int64, steps: Float64, aboves: Float64) -> None:
-    """Write relevant rows down to each place over its number, less the sum of 1 / number of relevant ones down to it."""
+    """Write relevant rows down to each place over its number, less the sum of 1 / number of those down to it."""
     relevant, shares = 0, np.int64(0)
     for place in range(len(order)):
         if gain[order[place]] > 0:
@@ -515,9 +517,7 @@ def has_pairs(rule: PairRule, query: int, places: Int64, scores: Float32, g: Flo
 
 
 @njit(nogil=True, error_model="numpy")
-def _write_gradients(
-    sums: Int64, places: Int64, factor: float, curvature: float, g: Float32, h: Float32
-) -> None:
+def _write_gradients(sums: Int64, places: Int64, factor: float, curvature: float, g: Float32, h: Float32) -> None:
     """Write the gradients of rows at these places, second derivatives `curvature` times."""
     of_g, of_h = np.float32(factor), np.float32(factor * curvature / CURVE_UNITS)
     for i in range(len(places)):
@@ -603,13 +603,15 @@ def _weigh_pairs(
             bound = math.ldexp(most - least, -exponent) * (rule.steps[0] - rule.steps[n - 1]) * worth
         elif rule.weight == _MAP and relevant > 0:
             worth = 1.0 / (min(relevant, float(rule.top)) if n_neighbors > 0 and rule.top > 0 else relevant)
+        lowest, highest = np.float32(np.inf), np.float32(-np.inf)
         for row in range(begin, begin + n):
             gain = _gain_by(rule.weight, label[row], gains)
             rule.gain[row] = np.float32(math.ldexp(gain, -exponent))
+            lowest, highest = min(lowest, rule.gain[row]), max(highest, rule.gain[row])
         if n == 0 or least == most or bound <= 0:
             continue
         if n_neighbors == 0:
-            spread = math.ldexp(most - least, -exponent) if rule.weight == _NDCG else 1.0
+            spread = np.float64(highest - lowest) if rule.weight == _NDCG else 1.0
             rule.scale[query], rule.worth[query] = spread, np.float32(worth)
             continue
         bound *= 2.0 * float(n) * float(rule.drawn) * max(1, min(n_neighbors, n))

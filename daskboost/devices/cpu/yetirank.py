@@ -84,7 +84,8 @@ def _add_noise(rule: OrderRule, key: np.uint64, ids: UInt64, number: int, scores
 @njit(nogil=True, error_model="numpy")
 def _room_for(n: int) -> Ranked:
     """Return arrays for the rows of a query of so many."""
-    return Ranked(np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n), np.empty((n, 2), np.int64))
+    of_pairs = np.empty((n, 2), np.int64)
+    return Ranked(np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n), np.empty(n), of_pairs)
 
 
 @njit(nogil=True, error_model="numpy")
