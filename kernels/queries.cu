@@ -30,7 +30,7 @@
 #define THREADS 512  // of a block that has a tile
 #define WARPS (THREADS / 32)
 #define BLOCK_THREADS 128  // most of a block that has a query
-#define BLOCKS (BY_POSITION ? 4 : WEIGHT == MAP ? 5 : 6)  // of an SM at least, which bounds registers: more warps hide more of what pairs wait for
+#define BLOCKS (BY_POSITION ? 4 : WEIGHT == MAP ? 5 : DRAWN ? 6 : 7)  // of an SM at least, which bounds registers
 #define PART_THREADS 128  // of a block that has a quarter of a tile
 #define PART_WARPS (PART_THREADS / 32)
 #define PART_BITS 2  // of their number

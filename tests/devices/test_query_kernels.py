@@ -129,7 +129,7 @@ def test_no_pair_is_larger_than_its_bound(weight: PairWeight, by_score: bool, ru
 
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_scores_that_differ_in_their_last_bits_are_sorted(offset: float, runtime: Runtime) -> None:
-    """Keys of 32 bits lack bits of scores, by which neighbors are then put in order; of equal scores the first is first."""
+    """Keys of 32 bits lack bits of scores, by which neighbors are then put in order."""
     rng, sizes = np.random.default_rng(3), (20, 128, 200, 512)
     n = sum(sizes)
     margin = np.float32(offset + 1) + rng.integers(0, 300, n).astype(np.float32) * np.float32(2.0**-12)

@@ -297,8 +297,8 @@ def _scale_of(
     by a bound of it; `spread` : by how much gains differ at most.
 
     The pairs of a row with those 2**j to 2**(j + 1) places below have at least the difference in scores of the nearest
-    of these, and at most the difference in places of the last. The chance of the other order that goes with a difference,
-    divided by it, is the less the larger that is.
+    of these, and at most the difference in places of the last. The chance of the other order that goes with a
+    difference, divided by it, is the less the larger that is.
     """
     bound = np.float32(0.0)
     for a in range(min(rule.top, n) if rule.top > 0 else n):
