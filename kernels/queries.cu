@@ -195,12 +195,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     LaneRows<Sum> own_rows(LaneTiles(n, threadIdx.x / LANES, 31 - __clz(blockDim.x / LANES)));
 #pragma unroll
     for (i32 k = 0; k < OWN; ++k) {
-        const i32 i = own_rows.place_of(k, n);
+        const i32 own_place = own_rows.tiles.place_of(k), i = within(own_place, n);
         const u32 row = rows[i];
         const float score = scores[row], gain = own_gains[row];
         const float change = WEIGHT == NDCG ? static_cast<float>(steps[i]) : 0.0f;
         own_rows.rows[k] = place_of(score, gain, score - highest, how.is_wide, change);
-        if (i != own_rows.tiles.place_of(k)) continue;
+        if (i != own_place) continue;
         seconds[i] = own_rows.rows[k];
         if (i < n_firsts) firsts[i] = place_of(score, gain, highest - score, how.is_wide, change);
     }
@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) fill_queries
     }
     __syncthreads();
 #pragma unroll
-    for (i32 k = 0; k < OWN; ++k) own_rows.rows[k].change = seconds[own_rows.place_of(k, n)].change;
+    for (i32 k = 0; k < OWN; ++k) own_rows.rows[k].change = seconds[within(own_rows.tiles.place_of(k), n)].change;
 #endif
     const Positions positions = {ratios, shrink, n_positions, costs};
     const Places places = {firsts, seconds, rows, 1, n, n_own, positions};
@@ -394,7 +394,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) add_pairs(
 #else
     LaneRows<u64> own(LaneTiles(places.n, static_cast<i32>((first + threadIdx.x) / LANES), PART_BITS));
 #pragma unroll
-    for (i32 k = 0; k < OWN; ++k) own.rows[k] = places.seconds[own.place_of(k, places.n)];
+    for (i32 k = 0; k < OWN; ++k) own.rows[k] = places.seconds[within(own.tiles.place_of(k), places.n)];
     own.prepare(places, how);
     Place* const own_tile = staged + threadIdx.x / LANES * (2 * LANES);
     sizes = how.is_wide ? add_top_pairs<false, true>(places, how, own, own_sums, own_tile)

@@ -218,7 +218,7 @@ struct LaneTiles {
 
     // Below 0 where there is no tile.
     __device__ __forceinline__ i32 place_of(i32 k) const {
-        return k < count ? (tile + ((count - 1 - k) << bits)) * LANES + static_cast<i32>(threadIdx.x) % LANES : -1;
+        return k < count ? (tile + ((count - 1 - k) << bits)) * LANES + static_cast<i32>(threadIdx.x % LANES) : -1;
     }
 
     // Tiles behind another one; `has` : whether that is one of the warp's.
@@ -228,6 +228,9 @@ struct LaneTiles {
         return other < tile ? count : max(count - 1 - number, 0);
     }
 };
+
+// A row of a query for any place, also for those that there are not.
+static __device__ __forceinline__ i32 within(i32 place, i32 n) { return min(max(place, 0), n - 1); }
 
 // Rows of a lane as second ones of pairs, and their sums.
 template <class T>
@@ -239,15 +242,12 @@ struct LaneRows {
 
     __device__ __forceinline__ LaneRows(const LaneTiles& tiles_) : tiles(tiles_) {}
 
-    // A place of the lane, or another one where there is none.
-    __device__ __forceinline__ i32 place_of(i32 k, i32 n) const { return min(max(tiles.place_of(k), 0), n - 1); }
-
     // Makes of rows what pairs see of them. Tiles but for the last one are full.
     __device__ __forceinline__ void prepare(const Places& places, const How& how) {
 #pragma unroll
         for (i32 k = 0; k < OWN; ++k) {
             rows[k] = how.of(rows[k]);
-            positions[k] = places.position(tiles.place_of(k), places.n);
+            positions[k] = BY_POSITION ? places.position(tiles.place_of(k), places.n) : 0;
             g[k] = h[k] = 0;
         }
         if (tiles.place_of(0) >= places.n) rows[0] = how.no_second(rows[0]);
