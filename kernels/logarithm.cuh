@@ -38,7 +38,7 @@ static __device__ __forceinline__ double logarithm_of_one_plus(double x) {
 static __device__ __forceinline__ float short_logarithm_of_one_plus(float x) {
     const float u = 1.0f + x;
     const i32 bits = static_cast<i32>(__float_as_uint(u)), k = (bits - 0x3F3504F3) >> 23;  // 1 + f lies as above
-    const float f = __uint_as_float(static_cast<u32>(bits - (k << 23))) - 1.0f;
+    const float f = __uint_as_float(static_cast<u32>(bits) - (static_cast<u32>(k) << 23)) - 1.0f;
     const float s = f * reciprocal(2.0f + f), z = s * s, half = 0.5f * f * f, dk = static_cast<float>(k);
     const float r = z * (0.66666662693f + z * (0.40000972152f + z * (0.28498786688f + z * 0.24279078841f)));
     const float lost = (x - (u - 1.0f)) * reciprocal(u);
