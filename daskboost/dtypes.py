@@ -26,6 +26,7 @@ GAIN = np.float64  # gains and leaf values, computed from exact integers
 T = TypeVar("T", bound=np.generic)
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]

@@ -55,6 +55,11 @@ class Rows(Protocol):
         """Integer sums of g and h over the rows of leaves, `rounding` being another one than the tree was started with;
         int64, shape (leaves, 2), on the host. `gradient` as in `start_tree`."""
 
+    def equations(self, splits: RowSplits | None, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32,
+                  terms: Int32) -> Int64:  # fmt: skip
+        """Apply the last splits, then sum up the normal equations of the models of leaves, whose features `terms` are,
+        int32 of shape (leaves, terms); int64, shape (leaves, `n_sums`), on the host. `gradient` as in `start_tree`."""
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
         """Apply splits, then build the histograms of `nodes`: int64, in a form of the device's own.
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from daskboost.devices.budget.plan import FitSize, Plan, RowSource
 from daskboost.devices.budget.set_size import SetSize
 from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.leaf_models import n_sums
 from daskboost.devices.losses import GivenPairs
 from daskboost.devices.row_order import PairLayout
 from daskboost.devices.sampling import most_candidates, most_drawn
@@ -195,6 +196,9 @@ def scratch_bytes(size: FitSize) -> int:
     if size.summed_outputs:  # over the rows of leaves, and the leaf of each row
         edges += 16 * size.summed_outputs * size.most_leaves * (size.n_threads + 1)
         edges += 4 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
+    if size.leaf_terms:  # equations of leaves; the leaf of each row, where it ends, and its number
+        edges += 8 * n_sums(size.leaf_terms) * size.most_leaves * (size.n_threads + 1)
+        edges += 12 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
     evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
     counts = 2 * size.leaf_count_bytes * size.most_leaves
     return edges + candidates + evaluation + counts

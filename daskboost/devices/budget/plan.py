@@ -170,6 +170,8 @@ class FitSize:
     summed_outputs: int = 0
     """Outputs of a tree whose sums its leaves take when it is grown, as it was searched on something else; 0 where they
     do not."""
+    leaf_terms: int = 0
+    """Most features of a leaf's model; 0 where leaves are constant."""
     refits: bool = False
     """Whether they are searched on weights in place of the hessians that value leaves."""
     block_bytes: int | None = None

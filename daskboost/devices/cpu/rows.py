@@ -33,6 +33,7 @@ from daskboost.devices.cpu.partition import settle
 from daskboost.devices.cpu.scales import units_of
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
+from daskboost.devices.leaf_models import n_sums
 from daskboost.devices.row_order import (
     ChunkOrder,
     Following,
@@ -207,10 +208,7 @@ class CpuRows:
         quanta = quanta_of(roundings)
         sums = np.zeros((len(leaves), 2 * len(roundings)), np.int64)
         for index, chunk in enumerate(self.chunks):
-            columns = Gradients(*gradient(index), chunk.weight)
-            leaf = np.full(chunk.n_rows, -1, np.int32)
-            for place, (begin, end) in enumerate(chunk.segments(leaves).tolist()):
-                leaf[chunk.order[begin:end]] = place
+            columns, leaf = Gradients(*gradient(index), chunk.weight), self._leaf_of_rows(chunk, leaves)
             ranges = list(self._row_ranges(index))
             parts = [np.zeros_like(sums) for _ in ranges]
             self._threads.run([
@@ -220,6 +218,36 @@ class CpuRows:
             for part in parts:
                 sums += part
         return sums
+
+    def equations(self, splits: RowSplits | None, gradient: Callable[[int], tuple[Float32, Float32]],
+                  rounding: Rounding, leaves: Int32, terms: Int32) -> Int64:  # fmt: skip
+        """Apply the last splits, then sum up the normal equations of leaves; int64, shape (leaves, `n_sums`).
+
+        `gradient(chunk)` gives float32 columns of shape (rows,). `terms` : features of each leaf's model, shape
+        (leaves, terms).
+        """
+        sums = np.zeros((len(leaves), n_sums(terms.shape[1])), np.int64)
+        for index, view in self._views():
+            chunk = self.chunks[index]
+            if splits is not None and len(splits):
+                self._split(view, chunk, splits)
+            leaf, columns = self._leaf_of_rows(chunk, leaves), Gradients(*gradient(index), chunk.weight)
+            ranges = list(self._row_ranges(index))
+            parts = [np.zeros_like(sums) for _ in ranges]
+            self._threads.run([
+                partial(view.add_equations, terms, columns, rounding.quanta, own, leaf, part)
+                for own, part in zip(ranges, parts, strict=True)
+            ])  # fmt: skip
+            for part in parts:
+                sums += part
+        return sums
+
+    def _leaf_of_rows(self, chunk: ChunkOrder, leaves: Int32) -> Int32:
+        """The place among `leaves` of each of a chunk's rows, -1 for rows that did not grow the tree; shape (rows,)."""
+        leaf = np.full(chunk.n_rows, -1, np.int32)
+        for place, (begin, end) in enumerate(chunk.segments(leaves).tolist()):
+            leaf[chunk.order[begin:end]] = place
+        return leaf
 
     def _draw(self, index: int, rounding: Rounding) -> RowDraw:
         """Return which rows of a chunk grow a tree."""
@@ -283,7 +311,8 @@ class CpuRows:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
         outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
-        if (splits is None or not len(splits)) and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
+        are_placed = (splits is None or not len(splits)) and all(chunk.kept == chunk.n_rows for chunk in self.chunks)
+        if are_placed and not tree.models:
             for index, chunk in enumerate(self.chunks):
                 self._add_values(chunk, leaves, tree.value, margin(index))
             return None
@@ -292,15 +321,28 @@ class CpuRows:
             chunk = self.chunks[index]
             if splits is not None and len(splits):
                 self._split(view, chunk, splits)
-            self._add_values(chunk, leaves, tree.value, margin(index))
-            if chunk.kept < chunk.n_rows:
-                walk(view, tree, self._absent_rows(chunk), margin(index), self._threads)
+            if tree.models:
+                self._add_modelled(view, chunk, leaves, tree, margin(index))
+            else:
+                self._add_all(view, chunk, leaves, tree, margin(index))
             if following is not None:
                 sums.append(self._fill_root(index, following.gradient(index), following.rounding))
                 clear = out is None
                 out = self._buffers.empty((1, self._layout.n_entries, 2)) if out is None else out
                 self._build(view, chunk, root, out, clear=clear)
         return None if out is None else Root((sum(own[0] for own in sums), sum(own[1] for own in sums)), out)
+
+    def _add_all(self, view: CpuView, chunk: ChunkOrder, leaves: Int32, tree: WalkArrays, margin: Float32) -> None:
+        """Add leaf values to the margins of all rows of a chunk, those that did not grow the tree too."""
+        self._add_values(chunk, leaves, tree.value, margin)
+        if chunk.kept < chunk.n_rows:
+            walk(view, tree, self._absent_rows(chunk), margin, self._threads)
+
+    def _add_modelled(self, view: CpuView, chunk: ChunkOrder, leaves: Int32, tree: WalkArrays, margin: Float32) -> None:
+        """Do what `_add_all` does, of leaves that have models."""
+        node = np.zeros(chunk.n_rows, np.float32)
+        self._add_all(view, chunk, leaves, tree.numbered, node)
+        add_modelled(view, tree, node, np.arange(chunk.n_rows, dtype=np.uint32), margin, self._threads)
 
     def count_residuals(self, index: int, query: ResidualQuery, label: Float32, margin: Float32,
                         weight: Float32 | None) -> Int64:  # fmt: skip
@@ -410,5 +452,19 @@ class CpuRows:
 
 def walk(view: CpuView, tree: WalkArrays, rows: UInt32, margin: Float32, threads: Threads) -> None:
     """Add a tree's leaf values to the margins of `rows`, by bins."""
+    if tree.models:
+        node = np.zeros(len(margin), np.float32)
+        walk(view, tree.numbered, rows, node, threads)
+        add_modelled(view, tree, node, rows, margin, threads)
+        return
     arrays = tree.arrays
     threads.run([partial(view.walk, arrays, rows, a, b, margin) for a, b in threads.ranges(len(rows))])
+
+
+def add_modelled(view: CpuView, tree: WalkArrays, node: Float32, rows: UInt32, margin: Float32, threads: Threads
+                 ) -> None:  # fmt: skip
+    """Add what leaves' models give to the margins of `rows`; `node` : where each row of the chunk ends, shape (rows,).
+    """
+    threads.run([
+        partial(view.add_modelled, tree, node, rows, a, b, margin) for a, b in threads.ranges(len(rows))
+    ])  # fmt: skip

@@ -6,17 +6,20 @@ Both kinds offer the same operations, so everything above this file is written o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 
-from daskboost.devices.cpu import histogram, partition
+from daskboost.devices.cpu import histogram, leaf_models, partition
 from daskboost.devices.cpu.addressed import host_address
+from daskboost.devices.cpu.gradients import Gradients, Quanta, RowRange
 from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
+from daskboost.devices.cpu.leaf_models import Positions
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.leaf_models import NO_MODELS, LeafModels, PositionTable
 from daskboost.devices.row_order import Predicates, RowOrder, Stretch, no_sets, sets_of_all
 from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
 
@@ -70,6 +73,12 @@ class SlotLayout:
         """Entries of the largest block."""
         return int(np.diff(self.offsets[self.blocks]).max(initial=1)) * self.width
 
+    @cached_property
+    def positions(self) -> Positions:
+        """The positions of all bins in models of leaves."""
+        table = PositionTable.of(self.n_bins.tolist())
+        return Positions(table.begin, table.position)
+
     def dense_bins(self, symbols: Symbols, row_stride: int, column_stride: int) -> DenseBins:
         """A matrix of symbols as kernels take it."""
         return DenseBins(
@@ -90,6 +99,8 @@ class WalkArrays:
     """What leaves add: float32, shape (nodes,), or (nodes, outputs) for vectors."""
     right_bins: UInt32 = field(default_factory=no_sets)
     """Bins that go right where `split_bin` is `BY_SET`, see `RowSplits`."""
+    models: LeafModels = NO_MODELS
+    """Models of leaves, by which rows of one may get different values."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "right_bins", sets_of_all(self.right_bins, len(self.left_child)))
@@ -103,6 +114,11 @@ class WalkArrays:
         """Return the margins that the tree's leaves add to: a view of one output's, shape (rows,), or for vectors all
         of `margins`, shape (rows, outputs)."""
         return margins if self.has_vectors else margins[:, output]
+
+    @property
+    def numbered(self) -> WalkArrays:
+        """Return the tree whose leaves add their numbers, which are few enough for float32."""
+        return replace(self, value=np.arange(len(self.left_child), dtype=np.float32), models=NO_MODELS)
 
     @property
     def arrays(self) -> TreeArrays:
@@ -140,6 +156,14 @@ class CpuView(Protocol):
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
         """Add a tree's leaf values to the margins of `rows[first:last]`."""
 
+    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
+                      sums: Int64) -> None:  # fmt: skip
+        """Add rows to the normal equations of their leaves, see `leaf_models.add_equations`."""
+
+    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
+                     ) -> None:  # fmt: skip
+        """Add what leaves' models give to the margins of `rows[first:last]`, see `leaf_models.add_modelled`."""
+
     def take(self, rows: Int64 | UInt32) -> TakenRows:
         """Copies of some rows, as `joined_view` takes them."""
 
@@ -152,7 +176,7 @@ class DenseView:
 
     def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
         n_rows, n_features = symbols.shape
-        self._symbols = symbols
+        self._symbols, self._layout = symbols, layout
         self.bins = self.columns = layout.dense_bins(symbols.reshape(-1), n_features, 1)
         self.nbytes = int(symbols.nbytes)
         if threads is not None:
@@ -181,6 +205,15 @@ class DenseView:
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
         partition.walk_dense(self.bins, tree, rows, first, last, margin)
 
+    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
+                      sums: Int64) -> None:  # fmt: skip
+        leaf_models.add_equations(self.bins, self._layout.positions, terms, gradients, quanta, rows, leaf, sums)
+
+    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
+                     ) -> None:  # fmt: skip
+        models = tree.models.feature, tree.models.slope, tree.value
+        leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
+
     def take(self, rows: Int64 | UInt32) -> Symbols:
         taken: Symbols = self._symbols[rows]
         return taken
@@ -190,7 +223,7 @@ class SparseView:
     """CSR rows whose entries are histogram slots."""
 
     def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
-        self.bins = SparseBins(indptr, slots, layout.offsets)
+        self.bins, self._layout = SparseBins(indptr, slots, layout.offsets), layout
         self.nbytes = int(indptr.nbytes + slots.nbytes)
 
     @property
@@ -209,6 +242,15 @@ class SparseView:
 
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
         partition.walk_sparse(self.bins, tree, rows, first, last, margin)
+
+    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
+                      sums: Int64) -> None:  # fmt: skip
+        leaf_models.add_equations(self.bins, self._layout.positions, terms, gradients, quanta, rows, leaf, sums)
+
+    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
+                     ) -> None:  # fmt: skip
+        models = tree.models.feature, tree.models.slope, tree.value
+        leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
         begins = self.bins.indptr[rows]

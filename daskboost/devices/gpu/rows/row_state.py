@@ -307,6 +307,11 @@ class GpuRows:
             *self.quantizers[index].pieces, *tiles.arguments, chunk.order, pairs, sums.view(np.uint64),
         )  # fmt: skip
 
+    def equations(self, splits: RowSplits | None, gradient: Callable[[int], Columns], rounding: Rounding,
+                  leaves: Int32, terms: Int32) -> Int64:  # fmt: skip
+        """Refuse: leaves on GPUs are constant, as parameters are checked to want (`training/checks.py`)."""
+        raise NotImplementedError("GPUs have constant leaves alone")
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
         """Apply splits, then build the histograms of `nodes`: as `empty_histograms` gives them.
 
