@@ -9,6 +9,7 @@ import numpy as np
 
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
+from daskboost.model.leaf_scale import joined
 from daskboost.tree.table import TreeTable
 
 
@@ -28,16 +29,28 @@ def average(models: Sequence[Booster]) -> Booster:
         if _kind(model) != _kind(first):
             raise ParameterError(f"{model!r} and {first!r} cannot be averaged: objective, columns, base score and "
                                  "kind of leaves must be the same in all models")  # fmt: skip
+    scales = [model.leaf_scale for model in models if model.leaf_scale is not None]
+    if not all(scale.agrees(other) for at, scale in enumerate(scales) for other in scales[:at]):
+        raise ParameterError(f"{first!r} and others cannot be averaged: their leaves are linear over different bins; "
+                             "train all models on data with the same cut points")  # fmt: skip
     trees: list[TreeTable] = []
     outputs: list[int] = []
     pointers = [0]
     for iteration in range(max(model.n_iterations for model in models)):
         for model in (own for own in models if iteration < own.n_iterations):
             grown = slice(*model.iteration_indptr[iteration : iteration + 2])
-            trees += [replace(t, value=(t.value / np.float32(len(models)))) for t in model.trees[grown]]
+            trees += [_part_of(tree, np.float32(len(models))) for tree in model.trees[grown]]
             outputs += model.tree_outputs[grown]
         pointers.append(len(trees))
-    return replace(first, trees=tuple(trees), tree_outputs=tuple(outputs), iteration_indptr=tuple(pointers))
+    return replace(
+        first, trees=tuple(trees), tree_outputs=tuple(outputs), iteration_indptr=tuple(pointers),
+        leaf_scale=joined([model.leaf_scale for model in models]),
+    )  # fmt: skip
+
+
+def _part_of(tree: TreeTable, n_models: np.float32) -> TreeTable:
+    """Return a tree that adds less to margins, as one of so many models."""
+    return replace(tree, value=tree.value / n_models, models=tree.models.over(n_models))
 
 
 def _kind(model: Booster) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.errors import ParameterError
 from daskboost.files import write_whole
+from daskboost.model.leaf_scale import LeafScale
 from daskboost.model.output import Output
 from daskboost.objectives.objective import Objective
 from daskboost.tree.table import TreeTable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.devices.cpu.predict_models import PackedModels
     from daskboost.devices.gpu.predict import DeviceForest, VectorForest
     from daskboost.model.explain import ImportanceType
     from daskboost.model.serialize import Format
@@ -54,6 +56,8 @@ class Booster:
         Kept in files: ``best_iteration`` and ``best_score`` from early stopping, and the user's own.
     params : mapping of str to str
         The training parameters, for the record; kept in files.
+    leaf_scale : LeafScale, optional
+        Cut points of the features that models of leaves have, where some leaf has one.
     """
 
     trees: tuple[TreeTable, ...]
@@ -64,6 +68,7 @@ class Booster:
     schema: FeatureSchema
     attributes: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
+    leaf_scale: LeafScale | None = None
 
     def __post_init__(self) -> None:
         scores = np.atleast_1d(np.asarray(self.base_score, np.float32))
@@ -108,6 +113,11 @@ class Booster:
         """Whether leaves hold a value per output (``multi_strategy="multi_output_tree"``)."""
         return any(tree.has_vectors for tree in self.trees)
 
+    @cached_property
+    def has_models(self) -> bool:
+        """Whether some leaf has a model (``linear_leaves=True``)."""
+        return any(tree.models for tree in self.trees)
+
     @property
     def best_iteration(self) -> int | None:
         """The iteration that early stopping found best; None where it did not run, or the model does not contain it."""
@@ -137,6 +147,14 @@ class Booster:
         from daskboost.model.predict_rows import pack_forest
 
         return pack_forest(self.trees, self.tree_outputs)
+
+    @cached_property
+    def leaf_models(self) -> PackedModels:
+        """The models of leaves as prediction reads them, where there are some; made on first use and kept."""
+        from daskboost.model.predict_models import pack_models
+
+        assert self.leaf_scale is not None
+        return pack_models(self.trees, self.tree_outputs, self.leaf_scale)
 
     @cached_property
     def device_forests(self) -> dict[Any, DeviceForest | VectorForest]:

@@ -89,7 +89,14 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
         Neither xgboost nor shap is installed, or for sets of categories not xgboost.
     ModelFormatError
         Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
+    ParameterError
+        Leaves are linear.
     """
+    if booster.has_models:
+        raise ParameterError(
+            "output='contributions' is of constant leaves, and the model's are linear: explain a model that is trained "
+            "without linear_leaves, or sample predictions, as shap.explainers.Permutation does"
+        )
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
     part = replace(part, trees=tuple(map(_covered, part.trees)))

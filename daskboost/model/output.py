@@ -37,8 +37,9 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
         others to ``No``, missing ones to ``Missing``), ``Gain`` (in a leaf its value), ``Cover`` (sum of hessians),
         ``Category`` (the list of categories that go to ``Yes`` where a set of them splits and ``Split`` is NaN; None
         elsewhere, NaN in leaves and in models without sets): texts of their values, or of codes where the model has no
-        more. Where leaves are vectors, which XGBoost does not tabulate, ``Gain`` is NaN in a leaf and its values stand
-        in further columns, ``Value 0`` to ``Value {outputs - 1}``.
+        more. Where leaves are linear, ``Gain`` is a leaf's value at position 0, and ``Slopes`` maps features to slopes
+        by position (None in other nodes). Where leaves are vectors, which XGBoost does not tabulate, ``Gain`` is NaN
+        in a leaf and its values stand in further columns, ``Value 0`` to ``Value {outputs - 1}``.
     """
     import pandas as pd
 
@@ -65,6 +66,8 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
             "Category": _categories(booster) if has_set.any() else np.nan,
         }
     )
+    if booster.has_models:
+        frame["Slopes"] = _slopes(booster)
     for output in range(booster.n_outputs if booster.has_vectors else 0):
         frame[f"Value {output}"] = np.where(leaf, values[:, output], np.float32(np.nan))
     return frame
@@ -77,6 +80,18 @@ def _categories(booster: Booster) -> npt.NDArray[np.object_]:
         for node, (feature, leaf) in enumerate(zip(tree.feature.tolist(), tree.is_leaf.tolist(), strict=True)):
             names = [str(booster.schema.category(feature, code)) for code in tree.sets.of(node).tolist()]
             found.append(np.nan if leaf else names or None)
+    column = np.empty(len(found), object)
+    column[:] = found
+    return column
+
+
+def _slopes(booster: Booster) -> npt.NDArray[np.object_]:
+    """The slopes of each node's model, by the names of features; None where it has none."""
+    found: list[dict[str, float] | None] = []
+    for tree in booster.trees:
+        for node in range(tree.n_nodes):
+            terms = tree.models.terms(node)
+            found.append({booster.schema.label(feature): slope for feature, slope in terms} or None)
     column = np.empty(len(found), object)
     column[:] = found
     return column
@@ -135,7 +150,13 @@ class PredictRequest:
             from daskboost.model.explain import contributions
 
             return contributions(self.booster, features, start, self.trees)
-        add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
+        if self.booster.has_models:
+            from daskboost.model.predict_models import add_modelled_margins
+
+            forest, models = self.booster.forest, self.booster.leaf_models
+            add_modelled_margins(forest, models, features, self.trees, start, self.n_threads)
+        else:
+            add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
         return self.finish(start)
 
     def forest_on(self, runtime: Runtime) -> DeviceForest | VectorForest:
@@ -157,6 +178,11 @@ class PredictRequest:
             raise DeviceError(
                 "the model splits by sets of categories, which only the CPU predicts: pass X in the host's memory, and "
                 "not device='cuda'"
+            )
+        if self.booster.has_models and self.output != "leaf":
+            raise DeviceError(
+                "the model's leaves are linear (linear_leaves), which only the CPU predicts: pass X in the host's "
+                "memory, and not device='cuda'"
             )
         return device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
 

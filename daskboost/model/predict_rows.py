@@ -178,7 +178,7 @@ def _predict(
     def work(start: int) -> None:
         rows.walk(forest, trees, block, slice(start, start + TASK_ROWS), leaves, margins)
 
-    _spread(work, range(0, rows.n_rows, TASK_ROWS), n_threads)
+    spread(work, range(0, rows.n_rows, TASK_ROWS), n_threads)
 
 
 def thread_count(given: int | None) -> int:
@@ -186,7 +186,7 @@ def thread_count(given: int | None) -> int:
     return given or len(os.sched_getaffinity(0))
 
 
-def _spread(work: Callable[[int], None], tasks: Sequence[int], n_threads: int | None) -> None:
+def spread(work: Callable[[int], None], tasks: Sequence[int], n_threads: int | None) -> None:
     """Run the tasks on threads; one that fails surfaces here."""
     n_threads = min(thread_count(n_threads), len(tasks))
     if n_threads <= 1:

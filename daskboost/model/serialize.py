@@ -19,9 +19,11 @@ import numpy.typing as npt
 
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.input.row_batch import CATEGORICAL, CATEGORY_CODE, FeatureSchema
+from daskboost.devices.leaf_models import NONE
 from daskboost.dtypes import Float32
 from daskboost.errors import ModelFormatError, ParameterError, shortened
 from daskboost.model import ubjson
+from daskboost.model.leaf_scale import LeafScale
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ ENCODER_VERSION: Final = 2
 """The same of models whose features are made of categorical columns, which say how."""
 PAIRS_VERSION: Final = 3
 """The same where some features are made of pairs of columns."""
+MODELS_VERSION: Final = 4
+"""The same of models whose leaves are linear."""
+TREES: Final = "gbtree"
+"""XGBoost's name of what has trees."""
+LINEAR_TREES: Final = "linear_leaves"
+"""Our name of trees whose leaves are linear: XGBoost and treelite, which would take them for constant, refuse it."""
 ROOT_PARENT: Final = 2**31 - 1
 """Parent of a root, in XGBoost's words."""
 
@@ -118,6 +126,7 @@ def document(booster: Booster) -> dict[str, Any]:
         "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(booster.trees))},
         # Lists, not arrays: XGBoost writes and treelite reads these value by value.
         "iteration_indptr": list(booster.iteration_indptr),
+        **({} if booster.leaf_scale is None else {"leaf_scale": _scale(booster.leaf_scale)}),
         "tree_info": list(booster.tree_outputs),
         "trees": [_tree(i, tree, schema.n_features) for i, tree in enumerate(booster.trees)],
     }
@@ -126,7 +135,7 @@ def document(booster: Booster) -> dict[str, Any]:
             "attributes": dict(sorted({**booster.attributes, **_own_attribute(booster)}.items())),
             "feature_names": list(schema.names or ()),
             "feature_types": _feature_types(schema),
-            "gradient_booster": {"model": model, "name": "gbtree"},
+            "gradient_booster": {"model": model, "name": LINEAR_TREES if booster.leaf_scale is not None else TREES},
             "learner_model_param": {
                 "base_score": base_score,
                 "boost_from_average": "0",  # the base score stands: XGBoost must not estimate another
@@ -137,6 +146,23 @@ def document(booster: Booster) -> dict[str, Any]:
             "objective": dict(objective.foreign_config()),
         },
         "version": _LEAVES_VERSION if booster.has_vectors else _SCALAR_VERSION if scalar else _VECTOR_VERSION,
+    }
+
+
+def _scale(scale: LeafScale) -> dict[str, Any]:
+    return {"cuts": scale.cuts, "features": scale.feature, "sizes": np.diff(scale.begin)}
+
+
+def _models(tree: TreeTable) -> dict[str, Any]:
+    """What a tree's document has of models of leaves, node by node; nothing where there are none."""
+    if not tree.models:
+        return {}
+    sizes, is_term = tree.models.sizes(tree.n_nodes), tree.models.feature != NONE
+    return {
+        "linear_features": tree.models.feature[is_term],
+        "linear_nodes": np.flatnonzero(sizes).astype(np.int32),
+        "linear_sizes": sizes[sizes > 0],
+        "linear_slopes": tree.models.slope[is_term],
     }
 
 
@@ -155,13 +181,15 @@ def _base_score(booster: Booster) -> tuple[str, bool]:
 def _own_attribute(booster: Booster) -> dict[str, str]:
     encoder, objective = booster.schema.encoder, booster.objective.config()
     is_foreign = objective["name"] != booster.objective.foreign_config()["name"]
-    if not booster.params and encoder is None and not is_foreign:
+    if not booster.params and encoder is None and not is_foreign and booster.leaf_scale is None:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
     if isinstance(encoder, Encoder):
         own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.parts}
     if is_foreign:
         own["objective"] = objective
+    if booster.leaf_scale is not None:
+        own["version"] = MODELS_VERSION
     return {ATTRIBUTE: "".join(_plain_json(own))}
 
 
@@ -205,6 +233,7 @@ def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
         "id": index,
         **vectors,
         "left_children": tree.left_child,
+        **_models(tree),
         "loss_changes": tree.gain,
         "parents": parents,
         "right_children": right,

@@ -17,10 +17,20 @@ import numpy.typing as npt
 
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.input.row_batch import CATEGORICAL, CATEGORY_CODE, FeatureSchema
+from daskboost.devices.leaf_models import MOST_TERMS, NO_MODELS, LeafModels
 from daskboost.dtypes import MAX_CATEGORIES, Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
-from daskboost.model.serialize import ATTRIBUTE, ENCODER_VERSION, PAIRS_VERSION, as_float32
+from daskboost.model.leaf_scale import LeafScale
+from daskboost.model.serialize import (
+    ATTRIBUTE,
+    ENCODER_VERSION,
+    LINEAR_TREES,
+    MODELS_VERSION,
+    PAIRS_VERSION,
+    TREES,
+    as_float32,
+)
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_from_config
 from daskboost.tree.category_sets import NO_SETS, CategorySets
@@ -60,7 +70,10 @@ def read_model(document: object) -> Booster:
     if objective.n_outputs not in (1, n_outputs):
         fail(f"num_class or num_target is {n_outputs}, but {objective.name!r} has {objective.n_outputs} outputs")
     model, weights = _trees_and_weights(learner)
-    trees = _trees(model, n_features, n_outputs)
+    scale = _leaf_scale(model, n_features)
+    if (scale is None) == (learner["gradient_booster"]["name"] == LINEAR_TREES):
+        fail(f"'leaf_scale' is of models, and of all models, whose gradient_booster.name is {LINEAR_TREES!r}")
+    trees = _trees(model, n_features, n_outputs, scale)
     if weights is not None:
         trees = _weighted(trees, weights)
     if len({tree.has_vectors for tree in trees}) > 1:
@@ -78,7 +91,25 @@ def read_model(document: object) -> Booster:
         schema=_encoded(_schema(learner, n_features, _features_of_sets(trees)), encoder),
         attributes=attributes,
         params=params,
+        leaf_scale=scale,
     )
+
+
+def _leaf_scale(model: Mapping[str, Any], n_features: int) -> LeafScale | None:
+    """The cut points of features that models of leaves have; None where the file has none."""
+    if "leaf_scale" not in model:
+        return None
+    section = _child(model, "leaf_scale")
+    features = _integers(section, "features", None, 0, n_features)
+    sizes = _integers(section, "sizes", len(features), 0, 2**16)
+    cuts = _floats(section, "cuts", int(sizes.sum()))
+    owners = np.repeat(features, sizes)
+    if (np.diff(features) <= 0).any():
+        fail("the 'features' of 'leaf_scale' do not increase")
+    if not np.isfinite(cuts).all() or ((np.diff(cuts) <= 0) & (np.diff(owners) == 0)).any():
+        fail("the 'cuts' of a feature of 'leaf_scale' are not finite or do not increase")
+    begin = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return LeafScale(features.astype(np.int32), begin, cuts)
 
 
 def _check_version(root: Mapping[str, Any]) -> None:
@@ -101,7 +132,7 @@ def _trees_and_weights(learner: Mapping[str, Any]) -> tuple[Mapping[str, Any], M
         return _child(_child(booster, "gbtree"), "model"), booster
     if name in _UNSUPPORTED:
         raise ModelFormatError(f"booster {name!r} is not supported: {_UNSUPPORTED[name]}; train with booster='gbtree'")
-    if name != "gbtree":
+    if name not in (TREES, LINEAR_TREES):
         fail(f"gradient_booster.name is {_shown(name)}")
     return _child(booster, "model"), None
 
@@ -122,7 +153,8 @@ def _weighted(trees: tuple[TreeTable, ...], section: Mapping[str, Any]) -> tuple
     return found
 
 
-def _trees(model: Mapping[str, Any], n_features: int, n_outputs: int) -> tuple[TreeTable, ...]:
+def _trees(model: Mapping[str, Any], n_features: int, n_outputs: int, scale: LeafScale | None
+           ) -> tuple[TreeTable, ...]:  # fmt: skip
     listed = _list(model, "trees")
     declared = _count(_child(model, "gbtree_model_param"), "num_trees", 2**31)
     if declared != len(listed):
@@ -132,17 +164,17 @@ def _trees(model: Mapping[str, Any], n_features: int, n_outputs: int) -> tuple[T
     if {type(place) for place in places} - {int} or sorted(places) != list(range(len(places))):
         fail("the trees' 'id's are not 0, 1, 2, ...")
     ordered = dict(sorted(zip(places, documents, strict=True)))
-    return tuple(_tree(tree, i, n_features, n_outputs) for i, tree in ordered.items())
+    return tuple(_tree(tree, i, n_features, n_outputs, scale) for i, tree in ordered.items())
 
 
-def _tree(tree: Mapping[str, Any], index: int, n_features: int, n_outputs: int) -> TreeTable:
+def _tree(tree: Mapping[str, Any], index: int, n_features: int, n_outputs: int, scale: LeafScale | None) -> TreeTable:
     try:
-        return _checked_tree(tree, n_features, n_outputs)
+        return _checked_tree(tree, n_features, n_outputs, scale)
     except ModelFormatError as error:
         raise ModelFormatError(f"tree {index}: {error}") from error
 
 
-def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> TreeTable:
+def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int, scale: LeafScale | None) -> TreeTable:
     param = _child(tree, "tree_param")
     n = _count(param, "num_nodes", 2**31)
     if n < 1:
@@ -183,7 +215,34 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> T
         cover=cover,
         value=value,
         sets=_sets(tree, by_set, order, leaf),
+        models=_models(tree, order, leaf, scale, width),
     )
+
+
+def _models(tree: Mapping[str, Any], order: Int64, leaf: Bool, scale: LeafScale | None, width: int) -> LeafModels:
+    """The models of the nodes `order`, of which only leaves have any, of features that the file's scale has."""
+    if "linear_nodes" not in tree:
+        return NO_MODELS
+    n = len(tree["left_children"])
+    nodes = _integers(tree, "linear_nodes", None, 0, n)
+    sizes = _integers(tree, "linear_sizes", len(nodes), 1, MOST_TERMS + 1)
+    n_terms = int(sizes.sum())
+    features = _integers(tree, "linear_features", n_terms, 0, 2**31)
+    slopes = _floats(tree, "linear_slopes", n_terms)
+    if (np.diff(nodes) <= 0).any():
+        fail("'linear_nodes' do not increase")
+    if scale is None or width > 1 or not np.isin(features, scale.feature).all():
+        fail("the models of its leaves have features of which 'leaf_scale' has no cut points, or leaves are vectors")
+    if not np.isfinite(slopes).all():
+        fail("'linear_slopes' holds infinity")
+    is_leaf = np.zeros(n, np.bool_)
+    is_leaf[order] = leaf
+    if not is_leaf[nodes].all():
+        fail("'linear_nodes' has a node that is no leaf")
+    of_nodes = np.zeros(n, np.int64)
+    of_nodes[nodes] = sizes
+    found = LeafModels.of_sizes(of_nodes, features, slopes)
+    return LeafModels.of_nodes(found.feature[order], found.slope[order]) if found else NO_MODELS
 
 
 def _splits_by_set(tree: Mapping[str, Any], n: int) -> Bool:
@@ -354,12 +413,13 @@ def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, s
         version, params = own["version"], own["params"]
         if not isinstance(version, int) or not all(map(_is_text, [*params, *params.values()])):
             raise TypeError("wrong types")
-        encoder = Encoder.from_json(own["encoder"]) if ENCODER_VERSION <= version <= PAIRS_VERSION else None
+        has_encoder = ENCODER_VERSION <= version <= PAIRS_VERSION or (version == MODELS_VERSION and "encoder" in own)
+        encoder = Encoder.from_json(own["encoder"]) if has_encoder else None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         raise ModelFormatError(f"attribute {ATTRIBUTE!r} is damaged: {error}") from error
-    if version > PAIRS_VERSION:
+    if version > MODELS_VERSION:
         raise ModelFormatError(
-            f"attribute {ATTRIBUTE!r} has version {version}, newer than {PAIRS_VERSION}; update daskboost"
+            f"attribute {ATTRIBUTE!r} has version {version}, newer than {MODELS_VERSION}; update daskboost"
         )
     return attributes, params, encoder, own.get("objective")
 

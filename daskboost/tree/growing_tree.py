@@ -238,7 +238,7 @@ def walk_arrays(table: TreeTable) -> WalkArrays:
     """A tree as the row walk needs it."""
     return WalkArrays(
         table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value,
-        bins_of_sets(table.sets, table.n_nodes),
+        bins_of_sets(table.sets, table.n_nodes), table.models,
     )
 
 

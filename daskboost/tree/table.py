@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from daskboost.devices.leaf_models import NO_MODELS, LeafModels
 from daskboost.dtypes import Bool, Float32, Int32
 from daskboost.tree.category_sets import NO_SETS, CategorySets
 
@@ -49,6 +50,8 @@ class TreeTable:
     vectors, of shape (nodes, outputs): what it adds to each output's."""
     sets: CategorySets = NO_SETS
     """Categories that go right, of the nodes that split by a set of them."""
+    models: LeafModels = NO_MODELS
+    """Models of leaves, which add to `value` what a row's positions are times slopes."""
 
     @property
     def n_nodes(self) -> int:
@@ -57,10 +60,12 @@ class TreeTable:
     @classmethod
     def joined(cls, trees: Sequence[TreeTable]) -> TreeTable:
         """Return trees one behind the other, each with its own numbers of nodes; `parts` gives them back."""
-        arrays = [each.name for each in fields(cls) if each.name != "sets"]
+        arrays = [each.name for each in fields(cls) if each.name not in ("sets", "models")]
+        n_nodes = [tree.n_nodes for tree in trees]
         return cls(
             **{name: np.concatenate([getattr(tree, name) for tree in trees]) for name in arrays},
-            sets=CategorySets.joined([tree.sets for tree in trees], [tree.n_nodes for tree in trees]),
+            sets=CategorySets.joined([tree.sets for tree in trees], n_nodes),
+            models=LeafModels.joined([tree.models for tree in trees], n_nodes),
         )
 
     def parts(self, ends: Sequence[int]) -> list[TreeTable]:
@@ -73,7 +78,7 @@ class TreeTable:
         return TreeTable(
             self.left_child[some], self.right_child[some], self.feature[some], self.split_bin[some],
             self.threshold[some], self.default_left[some], self.gain[some], self.cover[some], self.value[some],
-            self.sets.part(begin, end),
+            self.sets.part(begin, end), self.models.part(begin, end),
         )  # fmt: skip
 
     @property

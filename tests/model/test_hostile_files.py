@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import xgboost as xgb
 from model.random_models import random_booster, random_rows
+from strategies.trees import fit, make_data
 
 from daskboost.errors import ModelFormatError
 from daskboost.model.booster import Booster
@@ -121,8 +122,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "attributes": (put(lambda d: d["learner"], "attributes", {"a": 1}), "'attributes' holds values that are not texts"),
     "own": (put(lambda d: d["learner"], "attributes", {"daskboost": "{"}), "attribute 'daskboost' is damaged"),
     "newer own": (
-        put(lambda d: d["learner"], "attributes", {"daskboost": '{"version":4,"params":{}}'}),
-        "version 4, newer than 3; update daskboost",
+        put(lambda d: d["learner"], "attributes", {"daskboost": '{"version":5,"params":{}}'}),
+        "version 5, newer than 4; update daskboost",
     ),
     "huge parameter": (
         put(lambda d: d["learner"], "objective", {"name": "reg:tweedie", "tweedie_regression_param": {
@@ -167,6 +168,55 @@ EDITS: dict[str, tuple[Edit, str]] = {
 def test_an_edited_document_is_refused(name: str) -> None:
     edit, message = EDITS[name]
     edited = document()
+    edit(edited)
+    refuse(edited, message)
+
+
+@cache
+def linear() -> bytes:
+    return fit(make_data(np.random.default_rng(1)), {"linear_leaves": True, "device": "cpu"}, 2).to_bytes("json")
+
+
+def scale(doc: Document) -> Document:
+    found: Document = model(doc)["leaf_scale"]
+    return found
+
+
+def without_scale(doc: Document) -> None:
+    del model(doc)["leaf_scale"]
+
+
+def put_in_scale(key: str, index: int, value: object) -> Edit:
+    return lambda doc: scale(doc)[key].__setitem__(index, value)
+
+
+LINEAR_EDITS: dict[str, tuple[Edit, str]] = {
+    "no scale": (without_scale, "'leaf_scale' is of models, and of all models, whose .* is 'linear_leaves'"),
+    "trees of constants": (
+        put(lambda d: d["learner"]["gradient_booster"], "name", "gbtree"), "'leaf_scale' is of models, and of all",
+    ),
+    "no cuts": (put(scale, "cuts", []), "'cuts' has 0 entries"),
+    "cuts that fall": (put_in_scale("cuts", 1, -1e9), "'cuts' of a feature of 'leaf_scale' .* do not increase"),
+    "infinite cuts": (put_in_scale("cuts", 0, -1e60), "'cuts' of a feature of 'leaf_scale' are not finite"),
+    "features that fall": (put_in_scale("features", 0, 4), "the 'features' of 'leaf_scale' do not increase"),
+    "features beyond": (put_in_scale("features", -1, 5), "'features' holds 0 to 5"),
+    "sizes": (put_in_scale("sizes", 0, -1), "'sizes' holds -1"),
+    "nodes that are none": (put_at("linear_nodes", -1, 10_000), "'linear_nodes' holds"),
+    "nodes that fall": (put_at("linear_nodes", 0, 90), "'linear_nodes' do not increase"),
+    "inner nodes": (put_at("linear_nodes", 0, 0), "'linear_nodes' has a node that is no leaf"),
+    "many terms": (put_at("linear_sizes", 0, 6), "'linear_sizes' holds .* to 6"),
+    "other sizes": (put_at("linear_sizes", 0, 5), "'linear_features' has"),
+    "other features": (put_at("linear_features", 0, 2**30), "of which 'leaf_scale' has no cut points"),
+    "infinite slopes": (put_at("linear_slopes", 0, 1e300), "'linear_slopes' holds infinity"),
+    "slopes of nothing": (put_at("linear_slopes", 0, math.nan), "'linear_slopes' holds NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEAR_EDITS)
+def test_an_edited_document_of_linear_leaves_is_refused(name: str) -> None:
+    edit, message = LINEAR_EDITS[name]
+    edited: Document = json.loads(linear())
+    assert Booster.from_bytes(json.dumps(edited).encode()).has_models
     edit(edited)
     refuse(edited, message)
 

@@ -16,12 +16,13 @@ from daskboost.devices.gpu.quantize.sketch import Entries
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.search_tables import SearchTables
-from daskboost.dtypes import Array, Bool, Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import Array, Bool, Csr, Float32, Int8, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
     from daskboost.data.input.read import ReadSpec
     from daskboost.data.input.uploaded_rows import UploadedRows
     from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.devices.cpu.predict_models import PackedModels
 
 R = TypeVar("R")
 VALUES_PER_THREAD = 1 << 18
@@ -243,6 +244,12 @@ class DenseRows:
 
         predict_dense(forest, self.values.view(np.uint32)[rows], *trees, block, leaves[rows], margins[rows])
 
+    def fill_positions(self, models: PackedModels, out: Int8) -> None:
+        """Write the positions of all rows in models of leaves; see `dense_positions`."""
+        from daskboost.devices.cpu.predict_models import dense_positions
+
+        dense_positions(models, self.values, out)
+
 
 @dataclass(frozen=True)
 class SparseRows:
@@ -315,6 +322,11 @@ class SparseRows:
 
         entries = Csr(self.indptr[rows.start : rows.stop + 1], self.indices, self.values.view(np.uint32))
         predict_sparse(forest, entries, *trees, block, leaves[rows], margins[rows])
+
+    def fill_positions(self, models: PackedModels, out: Int8) -> None:
+        from daskboost.devices.cpu.predict_models import sparse_positions
+
+        sparse_positions(models, self.csr, out)
 
 
 @dataclass(frozen=True)
