@@ -50,6 +50,7 @@ WORDS: Mapping[str, Meaning] = {
     "seed": Meaning("random_state"),
     **dict.fromkeys(("nthread", "n_threads"), Meaning("n_jobs")),
     "pairs_weight": Meaning("pair_weight", "it is pair_weight of train and of fit of DaskBoostRanker"),
+    **dict.fromkeys(("linear_tree", "linear_trees"), Meaning("linear_leaves")),
     "xgb_model": Meaning("init_model", "it is init_model of train and fit"),
     "nfold": Meaning("folds", "it is folds of cv and train_many"),
     "metrics": Meaning("eval_metric", "it is eval_metric"),

@@ -80,6 +80,13 @@ class TrainParams:
     """L2 penalty of leaf values."""
     reg_alpha: float = 0.0
     """L1 penalty of leaf values."""
+    linear_leaves: bool = False
+    """Whether a leaf adds to its value slopes times the positions of a row's bins, in the last five distinct features
+    on the leaf's path that are no codes of categories: a ridge regression on the leaf's rows (LightGBM's
+    ``linear_tree``, on ranks). Splits are chosen as without."""
+    linear_lambda: float = 20.0
+    """L2 penalty of these slopes, in hessians (rows, for squared error): each is shrunk as if the leaf had so many more
+    that tell nothing. Measured, see `docs/growth.md`."""
     gamma: float = 0.0
     """Least gain of a split."""
     min_child_weight: float = 1.0
@@ -265,6 +272,12 @@ class TrainParams:
         _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
         check_flag("has_time", self.has_time)
+        check_flag("linear_leaves", self.linear_leaves)
+        if self.linear_lambda != TrainParams.linear_lambda and not self.linear_leaves:
+            raise ParameterError(
+                f"linear_lambda={self.linear_lambda:g} has no effect without linear_leaves=True, whose slopes it "
+                "penalises; leave it out, or set that too"
+            )
         object.__setattr__(self, "label_gain", gains_parameter(self.label_gain))
         check_pairs(vars(self))
         check_yetirank(vars(self))
@@ -345,6 +358,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "max_bin": (2, 65_535, False, False),
     "reg_lambda": (0, _INF, False, True),
     "reg_alpha": (0, _INF, False, True),
+    "linear_lambda": (0, _INF, False, True),
     "gamma": (0, _INF, False, True),
     "min_child_weight": (0, _INF, False, True),
     "max_delta_step": (0, _INF, False, True),

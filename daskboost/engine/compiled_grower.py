@@ -69,6 +69,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         recipe.host_rules: bool(recipe.host_rules),
         "leaves are vectors": recipe.vector_leaves,
         "leaves are quantiles": recipe.quantiles is not None,
+        "leaves are linear models": recipe.leaf_terms > 0,
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,

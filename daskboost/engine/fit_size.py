@@ -227,7 +227,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
         sets=outline.sets, mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
-        leaf_vector=recipe.vector_leaves * recipe.n_outputs,
+        leaf_vector=recipe.vector_leaves * recipe.n_outputs, leaf_terms=recipe.leaf_terms,
         summed_outputs=recipe.refits * len(recipe.tree_outputs[0]), rows=recipe.rows, share=recipe.share,
         recipe=str(recipe), host_reason=recipe.host_reason,
     )  # fmt: skip

@@ -105,6 +105,7 @@ class TreeRows:
             m.Build: self._build,
             m.Search: self._search_nodes,
             m.LeafSums: self._leaf_sums,
+            m.LeafEquations: self._leaf_equations,
             m.ResidualCounts: self._residual_counts,
             m.ApplySplits: self._apply_splits,
         }
@@ -130,6 +131,12 @@ class TreeRows:
             column = partial(self.gradients.column, outputs[0])
             return m.NodeSums(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
         return m.NodeSums(self.rows.leaf_sums(self.gradients.source.gradients, message.roundings, leaves))
+
+    def _leaf_equations(self, message: m.LeafEquations) -> m.NodeSums:
+        column = partial(self.gradients.column, message.output)
+        return m.NodeSums(
+            self.rows.equations(message.splits, column, message.rounding, message.leaves, message.terms)
+        )
 
     def _build(self, message: m.Build) -> m.PartialHistograms:
         built = self._histograms(message.splits, message.built, not message.compact)

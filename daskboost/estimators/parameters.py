@@ -66,6 +66,10 @@ SHARED_PARAMETERS = """
         Level by level; best gain first; one split for a whole level, hence 2**max_depth leaves whatever the rows.
     reg_lambda, reg_alpha : float, default 1 and 0
         L2 and L1 penalty of leaf values.
+    linear_leaves : bool, default False
+        Whether leaves are linear in the ranks of features on their path (LightGBM's ``linear_tree``).
+    linear_lambda : float, default 20
+        L2 penalty of their slopes, in rows of hessian 1.
     gamma : float, default 0
         Least gain of a split.
     min_child_weight : float, optional
@@ -289,6 +293,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     grow_policy: str = TrainParams.grow_policy
     reg_lambda: float = TrainParams.reg_lambda
     reg_alpha: float = TrainParams.reg_alpha
+    linear_leaves: bool = TrainParams.linear_leaves
+    linear_lambda: float = TrainParams.linear_lambda
     gamma: float = TrainParams.gamma
     min_child_weight: float | None = None
     max_delta_step: float | None = TrainParams.max_delta_step

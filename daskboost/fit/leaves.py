@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from daskboost.devices.cpu.leaf_models import Ridge, find_terms, fit_leaves
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.leaf_models import NONE, LeafModels
 from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import FLOAT32_MAX, Float64
 from daskboost.errors import DataError
@@ -43,7 +45,28 @@ class LeafFitter:
             sums = np.sum([part.sums for part in parts], axis=0)
             exact = (sums, units_of(roundings), self._spec.leaf_rules)
         table = tree.table(learning_rate, exact)
+        if recipe.leaf_terms:
+            return self._with_models(table, pending, outputs[0], scales, learning_rate), None
         return (table if recipe.quantiles is None else self._with_quantiles(table, outputs, learning_rate)), pending
+
+    def _with_models(self, table: TreeTable, pending: RowSplits | None, output: int, scales: Scales,
+                     learning_rate: float) -> TreeTable:  # fmt: skip
+        """Fit models to the leaves, once the rows that grew the tree have taken the last splits."""
+        spec = self._spec
+        terms = find_terms(
+            table.left_child, table.right_child, table.feature, spec.modelled_features, spec.recipe.leaf_terms
+        )  # fmt: skip
+        leaves, (rounding,) = np.flatnonzero(table.is_leaf).astype(np.int32), scales.exact((output,))
+        of_leaves = terms[leaves]
+        parts = self._outbox.ask(m.LeafEquations(pending, output, rounding, leaves, of_leaves))
+        sums = np.sum([part.sums for part in parts], axis=0)
+        rule = Ridge(*rounding.units, float(spec.params.linear_lambda), spec.leaf_rules.min_child_weight, learning_rate)
+        value, slopes = table.value.copy(), np.zeros(terms.shape, np.float32)
+        values, of_each = value[leaves], np.zeros(of_leaves.shape, np.float32)
+        fit_leaves(sums, of_leaves, rule, values, of_each)
+        terms[:] = NONE
+        value[leaves], terms[leaves], slopes[leaves] = values, of_leaves, of_each
+        return replace(table, value=value, models=LeafModels.of_nodes(terms, slopes))
 
     def _with_quantiles(self, table: TreeTable, outputs: tuple[int, ...], learning_rate: float) -> TreeTable:
         """Replace leaf values by quantiles of the residuals of the rows that grew the tree."""
@@ -113,6 +136,8 @@ def largest_leaves(trees: Sequence[TreeTable]) -> Float64:
     begins = np.cumsum([0, *(tree.n_nodes for tree in trees[:-1])])
     is_leaf = np.concatenate([tree.left_child for tree in trees]) == LEAF
     values = np.abs(np.concatenate([tree.value for tree in trees]).reshape(len(is_leaf), -1))
+    if any(tree.models for tree in trees):
+        values += np.concatenate([tree.models.reach(tree.n_nodes) for tree in trees])[:, None]
     return np.maximum.reduceat(np.where(is_leaf[:, None], values, 0), begins).astype(np.float64)
 
 

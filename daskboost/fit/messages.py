@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.leaf_models import LeafModels
 from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
 from daskboost.tree.category_sets import CategorySets
@@ -152,6 +153,19 @@ class LeafSums(Request[NodeSums]):
     leaves: Int32
     roundings: tuple[Rounding, ...]
     """One per output."""
+
+
+@dataclass(frozen=True)
+class LeafEquations(Request[NodeSums]):
+    """Apply the last splits, then ask for the normal equations of the leaves' models (`devices/leaf_models.py`), in
+    place of sums of g and h: int64, shape (leaves, `n_sums`)."""
+
+    splits: RowSplits | None
+    output: int
+    rounding: Rounding
+    leaves: Int32
+    terms: Int32
+    """Features of each leaf's model, shape (leaves, terms); -1 behind them."""
 
 
 @dataclass(frozen=True)
@@ -445,11 +459,12 @@ class Several(Request[Replies]):
 WIRE_TYPES = (
     Done, ExactParts, LabelSums, ClassSums, TotalWeight, ClassWeights, Counts, ResidualQuery, ResidualCounts,
     SetBaseMargin, AddTree, GradientRange,
-    StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
+    StartRound, RootSums, StartTree, NodeSums, LeafSums, LeafEquations, PartialHistograms, Build, Search, ApplySplits,
+    FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
     DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, SentRounds, GrowRounds, Reason,
     WhyNotWhole, InStepWith, Replies, Several, Rounding,
-    RowSplits, WalkArrays, OpenNodes, Candidates, CategorySets, TreeTable, JoinedTrees,
+    RowSplits, WalkArrays, LeafModels, OpenNodes, Candidates, CategorySets, TreeTable, JoinedTrees,
 )  # fmt: skip
 """Everything that travels between processes."""
 

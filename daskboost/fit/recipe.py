@@ -13,6 +13,7 @@ import numpy as np
 
 from daskboost.devices.budget.plan import RowSource
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
+from daskboost.devices.leaf_models import MOST_TERMS
 from daskboost.devices.losses import LinkKernel
 from daskboost.dtypes import Float32
 from daskboost.fit.scales import is_small
@@ -77,6 +78,8 @@ class Recipe:
     """Columns of gradients that a tree searches side by side: 1, all outputs, or those of a sketch."""
     by_query: bool
     """Whether gradients need the rows of a query together (`Objective.query_loss`)."""
+    leaf_terms: int
+    """Most features of a leaf's model; 0 where leaves are constant."""
     quantiles: tuple[float, ...] | None
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
@@ -139,6 +142,7 @@ class Recipe:
             "sketch": f"{self.columns} combinations of {self.n_outputs} outputs",
         }[self.searched]
         leaves = "quantiles of residuals" if self.quantiles is not None else "sums of gradients"
+        leaves = "linear models" if self.leaf_terms else leaves
         kind = "vector" if self.vector_leaves else "single"
         return f"trees grow on {rows}{drawn}; splits are searched on {searched}; {kind} leaves are {leaves}"
 
@@ -168,6 +172,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     quantiles = objective.adaptive_quantiles
     best_first = params.grow_policy == "lossguide"
     of_leaves = {
+        "leaves are linear models": params.linear_leaves,
         "leaves that are quantiles take exact sums beside": quantiles is not None and searched != "gradients",
         "leaves that are vectors are quantiles": quantiles is not None and vectors,
         "rows of best-first trees do not lie in the order of leaves, which are quantiles":
@@ -189,7 +194,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         small_data=not by_gradients and is_small(n_rows),
         searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,
         columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
-        by_query=objective.query_loss is not None, quantiles=quantiles,
+        by_query=objective.query_loss is not None, leaf_terms=MOST_TERMS if params.linear_leaves else 0,
+        quantiles=quantiles,
         growth="host" if why_host else growth, host_reason=why_host, host_rules=host_rules,
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip

@@ -59,6 +59,12 @@ class FitSpec:
     """Best iteration and score so far of a model that the fit resumes."""
 
     @property
+    def modelled_features(self) -> Bool:
+        """Whether models of leaves take a feature, whose bins must be in the order of its values; shape (features,)."""
+        sets = self.rules.sets
+        return np.ones(self.cuts.n_features, np.bool_) if sets is None else ~sets.is_code
+
+    @property
     def rounds(self) -> Iterator[tuple[int, float]]:
         """The number of each round and its learning rate."""
         return enumerate(self.learning_rates, self.first_iteration)

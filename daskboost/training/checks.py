@@ -13,9 +13,11 @@ from daskboost.data.categories.encode import AUTO, encodings_of
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.chunks.build import DatasetInfo
 from daskboost.data.chunks.tiers import spill_path
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.devices.gpu.trees.split_sets import MOST_THRESHOLD
+from daskboost.devices.leaf_models import MOST_ROWS
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit.recipe import metric_defaults
 from daskboost.metrics.metric import Metric
@@ -60,6 +62,7 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
     check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
     check_sampling_unit(params)
     check_score_function(params, objective)
+    check_linear_leaves(params, objective)
 
 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
@@ -126,7 +129,7 @@ def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> boo
     They do not go with features that are split by sets of categories; nor with data of so many features that searching
     the histograms of all nodes of a tree of depth 6 takes longer than adding them up.
     """
-    needs_others = params.is_monotone or params.score_function == "l2"
+    needs_others = params.is_monotone or params.score_function == "l2" or params.linear_leaves
     if needs_others or params.out_of_core in ON_SAMPLES:
         return False
     if info is None:
@@ -163,6 +166,64 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
         "monotone_constraints, whose limits are of Newton's leaf values": params.is_monotone,
         "out_of_core='certified', which certifies what Newton's score gains": params.out_of_core == "certified",
     }, "use score_function='newton', or leave the other out")  # fmt: skip
+
+
+def check_linear_leaves(params: TrainParams, objective: Objective) -> None:
+    """Refuse models of leaves beside what limits leaf values, or makes them of something else than sums."""
+    if not params.linear_leaves:
+        return
+    step = objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step
+    is_default = " (its default; max_delta_step=0 sets no limit)" if params.max_delta_step is None else ""
+    _refuse_beside("linear_leaves=True", {
+        f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
+        f"max_delta_step={step:g} of objective {objective.name!r}{is_default}": step > 0,
+        "monotone_constraints, whose limits are of constant leaves": params.is_monotone,
+        "multi_strategy='multi_output_tree', whose leaves are vectors": params.has_vector_leaves(objective.n_outputs),
+        "out_of_core='certified', which certifies constant leaves": params.out_of_core == "certified",
+        f"device={params.device!r}, as GPUs have constant leaves alone": split_device(params.device)[0] == "cuda",
+    }, "leave one of the two out")  # fmt: skip
+
+
+def device_of_leaves(params: TrainParams, init_model: Booster | None) -> str:
+    """Return the device of a fit: the parameters', or the CPU where leaves, or those of the model that it continues,
+    have models, which the log says.
+
+    Raises
+    ------
+    ParameterError
+        A GPU is named, and the model that the fit continues has such leaves.
+    """
+    kind, _ = split_device(params.device)
+    if not (params.linear_leaves or (init_model is not None and init_model.has_models)):
+        return params.device
+    named = f"device={params.device!r}, as GPUs have constant leaves alone"
+    _refuse_beside("init_model, whose leaves are linear,", {named: kind == "cuda"}, "use device='cpu'")
+    if kind == "auto":
+        logger.info("device='auto' trains on the CPU: leaves are linear")
+    return "cpu"
+
+
+def check_same_positions(model: Booster, cuts: Cuts) -> None:
+    """Refuse to continue a model whose leaves are linear over other bins than the training data's."""
+    scale = model.leaf_scale
+    if scale is None:
+        return
+    for feature in scale.feature.tolist():
+        if not np.array_equal(scale.of(feature), cuts.of(feature)):
+            raise ParameterError(
+                f"the leaves of init_model are linear over other bins of {model.schema.label(feature)} than dtrain "
+                "has; make the data sets with the cut points of the data that the model was trained on "
+                "(reference=...), or continue without linear_leaves in either"
+            )
+
+
+def check_rows_of_leaves(params: TrainParams, n_rows: int) -> None:
+    """Refuse more rows than sums of leaves' normal equations hold."""
+    if params.linear_leaves and n_rows > MOST_ROWS:
+        raise DataError(
+            f"linear_leaves=True takes at most {MOST_ROWS:,} rows, whose sums fit 64 bits, and there are {n_rows:,}; "
+            "leave it out"
+        )
 
 
 def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:

@@ -24,6 +24,7 @@ from daskboost.local.in_process import LocalShards, fit_here
 from daskboost.local.several_gpus import gpus_that_pay, shared_out
 from daskboost.metrics.metric import Metric
 from daskboost.model.booster import Booster
+from daskboost.model.leaf_scale import LeafScale
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import make_objective, objective_of_pairs
 from daskboost.params import PARAMETERS, TrainParams, shown
@@ -40,8 +41,11 @@ from daskboost.training.checks import (
     check_made_with,
     check_metrics,
     check_rounds,
+    check_rows_of_leaves,
     check_same_codes,
+    check_same_positions,
     check_sets,
+    device_of_leaves,
     device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, computed_values, run_or_await
@@ -254,6 +258,10 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_contradictions(params, objective, [name for _, name in evals])
     check_drawn_queries(params, dtrain.info.has("qid"))
+    check_rows_of_leaves(params, dtrain.n_rows)
+    params = replace(params, device=device_of_leaves(params, init_model))
+    if init_model is not None and (params.linear_leaves or dtrain.info.init_model_digest is None):
+        check_same_positions(init_model, dtrain.cuts)
     schema, cuts = dtrain.schema, dtrain.cuts
     groups = interaction_groups(params.interaction_constraints, schema)
     ignored = ignored_features(params.ignored_features, schema, groups)
@@ -360,6 +368,7 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
         schema=dtrain.schema,
         attributes=attributes,
         params=provenance(spec.params),
+        leaf_scale=LeafScale.of_trees(new, spec.cuts, None if init_model is None else init_model.leaf_scale),
     )
 
 

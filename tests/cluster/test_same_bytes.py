@@ -67,6 +67,12 @@ FITS: dict[str, dict[str, Any]] = {
         "objective": "reg:pseudohubererror",
     },
     "small data": {**SAMPLES, "objective": "binary:logistic", "max_depth": 5},
+    "linear leaves": {**SAMPLES, "linear_leaves": True, "objective": "binary:logistic", "max_depth": 5},
+    "linear leaves, small": {**SAMPLES, "linear_leaves": True, "grow_policy": "lossguide", "max_leaves": 9,
+                             "max_depth": 0},
+    "linear leaves by weight": {
+        "linear_leaves": True, "objective": "binary:logistic", "max_depth": 4, "grow_policy": "symmetric",
+    },
     "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
 }  # fmt: skip
 

@@ -35,7 +35,7 @@ ROWS, FEATURES = 3_000, 5
 SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.8, "colsample_bynode": 0.7, "max_depth": 3}
 KINDS: dict[str, dict[str, Any]] = {
     "regression": {**SAMPLES},
-    "logistic": {**SAMPLES, "objective": "binary:logistic", "score_function": "l2"},
+    "logistic": {**SAMPLES, "objective": "binary:logistic", "score_function": "l2", "linear_leaves": True},
     "five classes": {**SAMPLES, "objective": "multi:softprob", "num_class": 5},
     "sketched vectors": {
         **SAMPLES, "objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree",

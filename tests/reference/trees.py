@@ -12,10 +12,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from reference import gradients, partition, residuals, split, split_sets
+from reference import gradients, leaf_models, partition, residuals, split, split_sets
 
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.leaf_models import LeafModels
 from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
 from daskboost.objectives.objective import Objective
@@ -93,6 +94,11 @@ class Problem:
             return weights, float(most)
         return weights * self.weight, float(most * self.weight.max())
 
+    def positions(self, row: int) -> list[int]:
+        """Of a row's bins, in models of leaves."""
+        bins = zip(self.cuts.n_bins.tolist(), self.symbols[row].tolist(), strict=True)
+        return [leaf_models.position(n_bins, symbol) for n_bins, symbol in bins]
+
     @property
     def small(self) -> bool:
         """Whether gradients keep more bits, and are rounded before weights multiply them."""
@@ -126,7 +132,8 @@ def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
             trees.append(tree)
             walk = walk_arrays(tree)
             for row in range(len(label)):
-                margin[row, output] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
+                leaf = partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)
+                margin[row, output] += leaf_models.added(tree, leaf, dict(enumerate(problem.positions(row))))
     return trees
 
 
@@ -315,7 +322,23 @@ class Tree:
         rate = self.params.learning_rate
         values = [split.weight(self.problem.leaf_rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
         covers = np.array([each.worth(each.sums)[1] for each in rows], np.float32)
-        return self.as_table(self.with_quantiles(np.array(values, np.float32), self.margin, self.place[1]), covers)
+        made = self.as_table(self.with_quantiles(np.array(values, np.float32), self.margin, self.place[1]), covers)
+        return self.with_models(made) if self.params.linear_leaves else made
+
+    def with_models(self, tree: TreeTable) -> TreeTable:
+        """The same tree with linear leaves."""
+        (by_row, units), problem, value = self.exact, self.problem, tree.value.copy()
+        rates = self.params.linear_lambda, self.problem.leaf_rules.least_h, self.params.learning_rate
+        terms, found = np.full((tree.n_nodes, leaf_models.MOST_TERMS), -1, np.int32), np.zeros((tree.n_nodes, 5))
+        for leaf in np.flatnonzero(tree.is_leaf).tolist():
+            features, rows = leaf_models.terms_of(tree, leaf, [True] * problem.cuts.n_features), self.nodes[leaf].rows
+            x = [[problem.positions(row)[feature] for feature in features] for row in rows]
+            pairs = [by_row[row] for row in rows]
+            value[leaf], slopes = leaf_models.fitted(x, pairs, units, rates, value[leaf])
+            if slopes:
+                terms[leaf, : len(features)], found[leaf, : len(features)] = features, slopes
+        models = LeafModels.of_nodes(terms, found.astype(np.float32))
+        return dataclasses.replace(tree, value=value, models=models)
 
     def as_table(self, values: Float32, covers: Float32) -> TreeTable:
         nodes, cuts = self.nodes, self.problem.cuts

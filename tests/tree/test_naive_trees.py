@@ -40,10 +40,22 @@ def assert_same_tree(found: TreeTable, expected: TreeTable, where: str) -> None:
     for each in dataclasses.fields(TreeTable):
         if each.name == "sets":
             continue
+        if each.name == "models":
+            assert_same_models(found, expected, where)
+            continue
+        if each.name == "value" and found.models:  # follows from slopes
+            continue
         ours, theirs = getattr(found, each.name), getattr(expected, each.name)
         assert ours.dtype == theirs.dtype, (where, each.name)
         np.testing.assert_array_equal(ours, theirs, err_msg=f"{each.name} of {where}")
         assert ours.tobytes() == theirs.tobytes(), (where, each.name)  # also tells 0 from -0
+
+
+def assert_same_models(found: TreeTable, expected: TreeTable, where: str) -> None:
+    """Features are the same; slopes, and values at position 0, are float64's instead of fractions."""
+    np.testing.assert_array_equal(found.models.feature, expected.models.feature, err_msg=where)
+    for ours, theirs in ((found.models.slope, expected.models.slope), (found.value, expected.value)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7 * np.abs(theirs).max(initial=0), err_msg=where)
 
 
 def assert_naive(data: Data, chosen: dict[str, Any], n_rounds: int, **options: Any) -> list[TreeTable]:
@@ -131,6 +143,25 @@ def test_scores_by_weight(name: str, growth: str, rng: np.random.Generator) -> N
         data = make_data(rng, SCORES[name]["objective"], n_rows=200, weighted=weighted)
         trees = assert_naive(data, {**SCORES[name], **GROWTH[growth], "score_function": "l2"}, 2)
         assert all(tree.n_nodes > 1 for tree in trees)
+
+
+LINEAR: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no penalty": {"linear_lambda": 0, "reg_lambda": 0},
+    "penalties": {"reg_alpha": 0.7, "gamma": 0.5, "min_child_weight": 6, "reg_lambda": 0.3, "linear_lambda": 3},
+    "classes": {"objective": "binary:logistic", "subsample": 0.7, "colsample_bynode": 0.7},
+    "weights": {"objective": "binary:logistic", "score_function": "l2"},
+    "five classes": {"objective": "multi:softprob", "num_class": 5},
+}  # fmt: skip
+
+
+@every_pair({"size": SIZES, "name": LINEAR, "growth": GROWTH}, indirect=["size"])
+def test_linear_leaves(name: str, growth: str, rng: np.random.Generator) -> None:
+    """Equations and slopes are those of exact fractions."""
+    for weighted in (True, False):
+        data = make_data(rng, LINEAR[name].get("objective", "reg:squarederror"), n_rows=200, weighted=weighted)
+        trees = assert_naive(data, {**LINEAR[name], **GROWTH[growth], "linear_leaves": True}, 2)
+        assert all(tree.models for tree in trees)
 
 
 VECTORS: dict[str, dict[str, Any]] = {
