@@ -52,6 +52,7 @@ def why_not_by_columns(engine: Engine, spec: FitSpec, n_engines: int) -> str:
         "trees leave rows out": recipe.subsample < 1,
         "rows are ranked by query": recipe.by_query,
         "trees split by sets of categories": spec.rules.sets is not None,
+        "leaves are linear models": spec.recipe.leaf_terms > 0,
         "trees grow best first": params.grow_policy == "lossguide",
         "leaves take exact sums beside": recipe.refits,
         "data are small": recipe.small_data,

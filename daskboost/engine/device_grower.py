@@ -20,11 +20,12 @@ from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.rounds import CountedRounds
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
-from daskboost.devices.gpu.runtime.launches import Recorder, Runtime, overwrite, to_device
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import Around, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.trees.known_tree import Refit
+from daskboost.devices.gpu.trees.leaf_models import LeafFits, LeafRules
 from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
 from daskboost.devices.gpu.trees.node_features import LevelFeatures
 from daskboost.devices.gpu.trees.split import SplitKernels
@@ -146,6 +147,10 @@ class DeviceGrower:
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below, over.sharing.rows
         ) if spec.recipe.refits else None  # fmt: skip
         self._quantiles = self._leaf_quantiles(over.gradients, over.n_trees)
+        rules = LeafRules(float(params.linear_lambda), spec.leaf_rules.min_child_weight, spec.modelled_features)
+        self._models = LeafFits(
+            kernels.runtime, rules, over.n_trees, self._rules.levels.most_leaves, over.sharing.rows
+        ) if spec.recipe.leaf_terms else None  # fmt: skip
         self.watch = watch
         self._estimates = over.gradients.estimates.reshape(-1).view(np.uint8)
         """What rounds have estimated, as bytes."""
@@ -277,7 +282,7 @@ class DeviceGrower:
         for group in self._groups:
             end, own = begin + len(group.grower.tables.memory), group.grower.tables
             tables = TreeTables(
-                memory[:, begin:end], len(group.trees), own.capacity, len(group.trees[0]), own.set_width
+                memory[:, begin:end], len(group.trees), own.capacity, len(group.trees[0]), own.set_width, own.n_terms
             )
             trees, n = tree_tables(tables, self._spec.cuts), len(group.trees)
             of_rounds = [trees[first : first + n] for first in range(0, len(trees), n)]
@@ -296,7 +301,7 @@ class DeviceGrower:
         takes_all = self._below == ALL
         sharing = self._over.sharing
         walks = (view.walks_fast or not takes_all) and self._quantiles is None and sharing.sides is ALONE
-        reaches_leaves = (not walks and self._refit is None) or self._orders_rows
+        reaches_leaves = (not walks and self._refit is None) or self._orders_rows or self._models is not None
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sharing, takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
@@ -356,17 +361,36 @@ class DeviceGrower:
         margins = train.margins[0][:, group.outputs]
         if self._quantiles is not None and isinstance(grower, TreeGrower):
             self._quantiles(grower.leaves, first, rows.chunk, margins, self._rounds.learning_rate, grower.tables)
-        if self._refit is None and rows.reaches_leaves and rows.in_order and isinstance(grower, TreeGrower):
+        if self._models is not None and isinstance(grower, TreeGrower):
+            self._fit_leaves(self._models, rows, group, grower)
+            self._walk(train, group)
+        elif self._refit is None and rows.reaches_leaves and rows.in_order and isinstance(grower, TreeGrower):
             rows.add_leaves(grower.leaves, grower.tables.values, margins)
         elif self._refit is None:
             self._walk(train, group)
         else:
-            columns = [self._source.columns(output) for (output,) in group.trees]
-            self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._rounds.learning_rate, margins)
+            self._take_exact_sums(self._refit, rows, group, margins)
         if self._sets.train is not train and self._sets.evaluates_training:
             self._sets.train.margins[0][:, group.outputs] = margins[self._over.own]
         for evaluated in self._sets.resident_evals:
             self._walk(evaluated, group)
+
+    def _take_exact_sums(self, refit: Refit, rows: ChunkRows, group: TreeGroup, margins: DeviceArray | None) -> None:
+        """Value leaves of trees that were searched on weights; add the values to margins, if these are given."""
+        columns = [self._source.columns(output) for (output,) in group.trees]
+        tables, first = group.grower.tables, group.outputs.start
+        refit(tables, first, columns, rows.view, rows.chunk, self._rounds.learning_rate, margins)
+
+    def _fit_leaves(self, models: LeafFits, rows: ChunkRows, group: TreeGroup, grower: TreeGrower) -> None:
+        """Fit models to leaves, once they have their values."""
+        first, refit = group.outputs.start, self._refit
+        if refit is not None:
+            self._take_exact_sums(refit, rows, group, None)
+        rounding = self._rounding.of(first) if refit is None else refit.exact(first)
+        models(
+            grower.tables, grower.leaves, self._source.columns(first), rounding, self._rows.quantizers[0], rows.view,
+            rows.chunk, self._rounds.learning_rate,
+        )  # fmt: skip
 
     def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
         for index, view in margins.views():

@@ -172,7 +172,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     quantiles = objective.adaptive_quantiles
     best_first = params.grow_policy == "lossguide"
     of_leaves = {
-        "leaves are linear models": params.linear_leaves,
+        "rows of best-first trees do not lie in the order of leaves, which are linear models":
+            params.linear_leaves and best_first,
         "leaves that are quantiles take exact sums beside": quantiles is not None and searched != "gradients",
         "leaves that are vectors are quantiles": quantiles is not None and vectors,
         "rows of best-first trees do not lie in the order of leaves, which are quantiles":

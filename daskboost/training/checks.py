@@ -180,27 +180,7 @@ def check_linear_leaves(params: TrainParams, objective: Objective) -> None:
         "monotone_constraints, whose limits are of constant leaves": params.is_monotone,
         "multi_strategy='multi_output_tree', whose leaves are vectors": params.has_vector_leaves(objective.n_outputs),
         "out_of_core='certified', which certifies constant leaves": params.out_of_core == "certified",
-        f"device={params.device!r}, as GPUs have constant leaves alone": split_device(params.device)[0] == "cuda",
     }, "leave one of the two out")  # fmt: skip
-
-
-def device_of_leaves(params: TrainParams, init_model: Booster | None) -> str:
-    """Return the device of a fit: the parameters', or the CPU where leaves, or those of the model that it continues,
-    have models, which the log says.
-
-    Raises
-    ------
-    ParameterError
-        A GPU is named, and the model that the fit continues has such leaves.
-    """
-    kind, _ = split_device(params.device)
-    if not (params.linear_leaves or (init_model is not None and init_model.has_models)):
-        return params.device
-    named = f"device={params.device!r}, as GPUs have constant leaves alone"
-    _refuse_beside("init_model, whose leaves are linear,", {named: kind == "cuda"}, "use device='cpu'")
-    if kind == "auto":
-        logger.info("device='auto' trains on the CPU: leaves are linear")
-    return "cpu"
 
 
 def check_same_positions(model: Booster, cuts: Cuts) -> None:

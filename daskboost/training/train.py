@@ -45,7 +45,6 @@ from daskboost.training.checks import (
     check_same_codes,
     check_same_positions,
     check_sets,
-    device_of_leaves,
     device_of_sets,
 )
 from daskboost.training.dataset import QuantizedDataset, computed_values, run_or_await
@@ -259,7 +258,6 @@ def make_spec(
     check_contradictions(params, objective, [name for _, name in evals])
     check_drawn_queries(params, dtrain.info.has("qid"))
     check_rows_of_leaves(params, dtrain.n_rows)
-    params = replace(params, device=device_of_leaves(params, init_model))
     if init_model is not None and (params.linear_leaves or dtrain.info.init_model_digest is None):
         check_same_positions(init_model, dtrain.cuts)
     schema, cuts = dtrain.schema, dtrain.cuts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
@@ -14,6 +16,7 @@ from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
 from daskboost.devices.gpu.trees.growth import GrowthRules, LevelSizes, TreeTables
 from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
+from daskboost.devices.leaf_models import MOST_TERMS, NONE, LeafModels
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Bool, UInt8, UInt64, flat
 from daskboost.params import TrainParams
@@ -51,7 +54,8 @@ def growth_rules(params: TrainParams, rules: SplitRules, n_rows: int, n_features
         members = np.zeros((0, n_features), np.bool_) if groups is None else groups
         drawn = FeatureRules(params, n_features, groups, 0, 0)
         of_nodes = NodeRules(drawn.n_of_level if levels_are_apart(params) else 0, drawn.n_drawn, group_members(members))
-    return GrowthRules(rules.regular, rules.symmetric, levels, most_leaves, params.gamma, of_nodes)
+    leaf_terms = MOST_TERMS if params.linear_leaves else 0
+    return GrowthRules(rules.regular, rules.symmetric, levels, most_leaves, params.gamma, of_nodes, leaf_terms)
 
 
 def has_own_features(params: TrainParams) -> bool:
@@ -99,6 +103,10 @@ def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
     units = tables.rounding[..., 1].reshape(-1, width).repeat(sizes.ravel(), axis=0)
     hessian = (tables.sums[is_node][:, 1::2] * units).sum(axis=1)
     found = finished_tree(cuts, grown, sets, tables.gains[is_node], hessian)
+    if tables.n_terms:
+        terms, slopes = tables.terms[is_node], tables.slopes[is_node]  # those of nodes without terms are anything
+        terms = np.where((left == LEAF)[:, None], terms, NONE)
+        found = replace(found, models=LeafModels.of_nodes(terms, np.where(terms == NONE, np.float32(0), slopes)))
     return found.parts(np.cumsum(sizes).tolist())
 
 

@@ -6,7 +6,7 @@ Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from daskboost.devices.gpu.trees.best_first import (
 )
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
 from daskboost.devices.gpu.trees.growth import START_BYTES, LevelSizes, frontier_bytes, tables_bytes
+from daskboost.devices.gpu.trees.leaf_models import EQUATION_BYTES, fit_shapes, root_shapes
 from daskboost.devices.gpu.trees.leaf_quantiles import quantile_shapes
 from daskboost.devices.gpu.trees.node_features import feature_shapes, group_words
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
@@ -340,6 +341,8 @@ def growth_of(size: FitSize) -> Growth:
 def _host_growth(size: FitSize) -> Growth:
     """Return what trees take that grow with the host: the nodes that are there, and vectors of leaves."""
     leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
+    if size.leaf_terms:  # equations; features of leaves, then features and slopes of nodes
+        leaf_bytes += (EQUATION_BYTES + 20 * size.leaf_terms) * size.most_leaves
     segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
     n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
     return Growth(size.open_histograms, n_splits, segments_bytes + leaf_bytes, search_bytes(size, size.deepest_nodes))
@@ -351,15 +354,26 @@ def _level_growth(size: FitSize) -> Growth:
     levels, together, rest = level_sizes(size), size.trees_together, size.n_trees % size.trees_together
     growers, most = [n for n in (together, rest) if n], together * levels.searched
     of_growers = (
-        frontier_bytes(n, levels, size.width, size.sets.width)
+        frontier_bytes(n, levels, size.width, size.sets.width, size.leaf_terms)
         + _feature_bytes(size, n * levels.capacity, n * levels.searched)
         for n in growers
     )
     return Growth(
         together * sum(levels.histograms), most,
         sum(of_growers) + search_bytes(size, most) + _kept_bytes(size, levels.capacity)
-        + SEGMENT_BYTES * together * levels.capacity + sum(_quantile_bytes(size, n) for n in growers),
+        + SEGMENT_BYTES * together * levels.capacity + sum(_quantile_bytes(size, n) for n in growers)
+        + _model_bytes(size, growers),
     )  # fmt: skip
+
+
+def _model_bytes(size: FitSize, growers: Sequence[int]) -> int:
+    """Return the bytes of what fits models to the leaves of trees that grow together, where they have some, and of maps
+    of these leaves' tiles; `growers` : trees of each."""
+    if not size.leaf_terms:
+        return 0
+    most = size.most_leaves
+    kept = bytes_of({**root_shapes(size.trees_together), **fit_shapes(size.trees_together, most)})
+    return kept + size.train.n_features + sum(START_BYTES * (n * most + 1) for n in growers)
 
 
 def _quantile_bytes(size: FitSize, n_trees: int) -> int:
@@ -387,7 +401,8 @@ def _kept_bytes(size: FitSize, capacity: int) -> int:
     rounds differ in, and of the features that trees may use."""
     metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
     estimates = 8 * _n_positions(size.query_loss, size.queries.joined(size.n_engines)) if size.queries else 0
-    of_round = size.n_trees * tables_bytes(1, capacity, size.width, size.sets.width) + metrics + estimates
+    of_tree = tables_bytes(1, capacity, size.width, size.sets.width, size.leaf_terms)
+    of_round = size.n_trees * of_tree + metrics + estimates
     of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
     waiting = rounds_that_wait(size.n_rounds, of_round) * of_round
     return waiting + bytes_of(round_shapes(size.n_rounds)) + size.n_trees * of_features

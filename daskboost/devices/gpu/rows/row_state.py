@@ -38,7 +38,9 @@ from daskboost.devices.gpu.trees.known_tree import (
     mark_leaves,
     sum_segments,
 )
+from daskboost.devices.gpu.trees.leaf_models import PairsByRow, add_equations
 from daskboost.devices.gpu.trees.split import empty_histograms
+from daskboost.devices.leaf_models import MOST_TERMS, n_sums
 from daskboost.devices.row_order import BY_SET, Following, Root, RowSplits
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt64
 
@@ -307,10 +309,25 @@ class GpuRows:
             *self.quantizers[index].pieces, *tiles.arguments, chunk.order, pairs, sums.view(np.uint64),
         )  # fmt: skip
 
-    def equations(self, splits: RowSplits | None, gradient: Callable[[int], Columns], rounding: Rounding,
-                  leaves: Int32, terms: Int32) -> Int64:  # fmt: skip
-        """Refuse: leaves on GPUs are constant, as parameters are checked to want (`training/checks.py`)."""
-        raise NotImplementedError("GPUs have constant leaves alone")
+    def equations(self, splits: RowSplits | None, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]],
+                  rounding: Rounding, leaves: Int32, terms: Int32) -> Int64:  # fmt: skip
+        """Apply the last splits, then sum up the normal equations of leaves, see `Rows`; pairs are lost, and it waits.
+
+        `gradient` as in `start_tree`.
+        """
+        runtime, applied = self._runtime, self._upload(splits)
+        nodes, own_terms = to_device(runtime, leaves), to_device(runtime, np.ascontiguousarray(terms))
+        sums, by_row = runtime.xp.zeros((len(leaves), n_sums(MOST_TERMS)), np.int64), PairsByRow(runtime, 1)
+        self._rounding.put(0, rounding)
+        for index, view in self._views():
+            chunk = self.chunks[index]
+            chunk.make_room(runtime.xp, int(leaves.max()) + 1)
+            if applied is not None:
+                self.split_rows(view, chunk, *applied)
+            by_row(self.quantizers[index], as_columns(gradient(index)), self._rounding.of(0), chunk.pairs, 1)
+            add_equations(runtime, view, chunk, nodes, own_terms, sums)
+        found: Int64 = to_host(sums)
+        return found
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
         """Apply splits, then build the histograms of `nodes`: as `empty_histograms` gives them.
@@ -378,7 +395,8 @@ class GpuRows:
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
         applied, on_device = self._upload(splits), device_tree(self._runtime, tree)
         self.reserve(len(tree.value), 0)
-        if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
+        are_placed = applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks)
+        if are_placed and not on_device.has_models:
             for index, chunk in enumerate(self.chunks):
                 on_device.add_leaf_values(chunk, leaves, margin(index))
             return None
@@ -411,7 +429,8 @@ class GpuRows:
         slowly (`walks_fast`).
         """
         n_splits = 0 if splits is None else splits.columns.shape[1]
-        if chunk.kept < chunk.n_rows or (view.walks_fast and NEW_LEAVES * n_splits > len(leaves)):
+        walks = chunk.kept < chunk.n_rows or (view.walks_fast and NEW_LEAVES * n_splits > len(leaves))
+        if walks or tree.has_models:
             tree.walk(view, margin)
             return
         if splits is not None:

@@ -571,6 +571,9 @@ class WalkColumns(NamedTuple):
     """Lists of nodes that split by sets (`bin_lists.py`), int32, shape (..., nodes, width); None where none does."""
     masks: SetMasks | None = None
     """Room for the sets of one of the trees by slot; None where these are too many."""
+    models: tuple[DeviceArray, DeviceArray] | None = None
+    """Features, int32, and slopes, float32, of the models of leaves, shape (..., nodes, MOST_TERMS); None where leaves
+    are constant."""
 
     @property
     def columns(self) -> tuple[DeviceArray, ...]:
@@ -578,18 +581,24 @@ class WalkColumns(NamedTuple):
         return self.left, self.right, self.feature, self.split_bin, self.default_left, self.value
 
     @classmethod
-    def of(cls, columns: Iterable[DeviceArray], sets: DeviceArray | None = None) -> WalkColumns:
+    def of(cls, columns: Iterable[DeviceArray], sets: DeviceArray | None = None,
+           models: tuple[DeviceArray, DeviceArray] | None = None) -> WalkColumns:  # fmt: skip
         """Return trees of these columns, in their order."""
         left, right, feature, split_bin, default_left, value = columns
-        return cls(left, right, feature, split_bin, default_left, value, sets)
+        return cls(left, right, feature, split_bin, default_left, value, sets, models=models)
 
     def tree(self, place: int) -> WalkColumns:
         """Return one of several trees."""
-        return self.of((each[place] for each in self.columns), None if self.sets is None else self.sets[place])
+        return self._cut(lambda array: array[place])
 
     def alone(self) -> WalkColumns:
         """Return a single tree as the only one of several."""
-        return self.of((each[None] for each in self.columns), None if self.sets is None else self.sets[None])
+        return self._cut(lambda array: array[None])
+
+    def _cut(self, part: Callable[[DeviceArray], DeviceArray]) -> WalkColumns:
+        """Return the trees with these parts of all arrays."""
+        models = None if self.models is None else (part(self.models[0]), part(self.models[1]))
+        return self.of(map(part, self.columns), None if self.sets is None else part(self.sets), models)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -603,11 +612,21 @@ def find_leaves(runtime: Runtime, view: GpuView, columns: WalkColumns, leaves: D
 
 
 def walk_trees(runtime: Runtime, view: GpuView, columns: WalkColumns, margin: DeviceArray) -> None:
-    """Add the leaf values of several trees to the margins of all rows, by bins, in one launch.
+    """Add the leaf values of several trees, or what their leaves' models give, to the margins of all rows, by bins, in
+    one launch.
 
     `margin` : float32, shape (rows, trees), any stride.
     """
-    _walk(runtime, view, columns, margin, find=0)
+    if columns.models is None:
+        _walk(runtime, view, columns, margin, find=0)
+        return
+    n, n_trees = margin.shape
+    blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
+    if n:
+        runtime.kernel("walk_models", "walk_models", SYMBOL_BYTES=view.symbol_bytes)(
+            blocks * n_trees, WALK_THREADS, *view.symbols, *columns.arguments, *columns.models, columns.left.shape[1],
+            n, margin, element_stride(margin), n_trees, element_stride(columns.left), element_stride(margin.T),
+        )  # fmt: skip
 
 
 def _walk(runtime: Runtime, view: GpuView, columns: WalkColumns, out: DeviceArray, *, find: int) -> None:

@@ -84,6 +84,8 @@ class GrowthRules:
     """Least gain of a split."""
     of_nodes: NodeRules | None
     """What makes features of nodes others than their level's; None where nothing does."""
+    leaf_terms: int = 0
+    """Most features of a leaf's model; 0 where leaves are constant."""
 
 
 class TreeTables:
@@ -98,11 +100,14 @@ class TreeTables:
         Outputs of a tree: several where leaves are vectors.
     set_width : int, default 0
         Numbers of a set of bins; 0 where no feature is split by sets.
+    n_terms : int, default 0
+        Features of a leaf's model; 0 where leaves are constant.
     """
 
-    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> None:
-        self.memory, self.capacity, self.set_width = memory, capacity, set_width
-        views = _cut(memory, _table_shapes(n_trees, capacity, width, set_width))
+    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int, width: int = 1, set_width: int = 0,
+                 n_terms: int = 0) -> None:  # fmt: skip
+        self.memory, self.capacity, self.set_width, self.n_terms = memory, capacity, set_width, n_terms
+        views = _cut(memory, _table_shapes(n_trees, capacity, width, set_width, n_terms))
         self.sums = views["sums"]
         """Sums of g and h of one output after the other; int64, shape (trees, capacity, 2 * width)."""
         self.limits = views["limits"]
@@ -122,6 +127,10 @@ class TreeTables:
         """uint8, shape (trees, capacity)."""
         self.sets = views["sets"]
         """Lists of the nodes that split by sets (`bin_lists.py`); int32, shape (trees, capacity, set_width)."""
+        self.terms = views["terms"]
+        """Features of the models of leaves, -1 behind them; int32, shape (trees, capacity, n_terms)."""
+        self.slopes = views["slopes"]
+        """Their slopes; float32."""
         self.masks: SetMasks | None = None
         """Where a walk has room for the sets of a tree by slot."""
 
@@ -139,7 +148,8 @@ class TreeTables:
         """The trees as `views.walk_trees` takes them."""
         links = (self.links[:, column] for column in range(2, 6))
         columns = (*links, self.default_left, self.values)
-        return WalkColumns.of(columns, self.sets if self.set_width else None)._replace(masks=self.masks)
+        models = (self.terms, self.slopes) if self.n_terms else None
+        return WalkColumns.of(columns, self.sets if self.set_width else None, models)._replace(masks=self.masks)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -148,13 +158,14 @@ class TreeTables:
         return (self.capacity, self.sizes, *nodes, self.rounding)
 
 
-def _table_shapes(n: int, capacity: int, width: int, set_width: int) -> Shapes:
+def _table_shapes(n: int, capacity: int, width: int, set_width: int, n_terms: int) -> Shapes:
     """Return the shapes of the arrays of `TreeTables`; the widest types come first, so that all are aligned."""
     return {
         "sums": ((n, capacity, 2 * width), np.int64), "limits": ((n, capacity, 2), np.float64),
         "gains": ((n, capacity), np.float64), "rounding": ((n * width, ROUNDING), np.float64),
         "links": ((n, 6, capacity), np.int32), "values": ((n, capacity * width), np.float32),
         "sizes": ((n, 2), np.int32), "sets": ((n, capacity, set_width), np.int32),
+        "terms": ((n, capacity, n_terms), np.int32), "slopes": ((n, capacity, n_terms), np.float32),
         "default_left": ((n, capacity), np.uint8),
     }  # fmt: skip
 
@@ -170,15 +181,16 @@ def _cut(memory: DeviceArray, shapes: Shapes) -> dict[str, DeviceArray]:
     return views
 
 
-def tables_bytes(n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> int:
+def tables_bytes(n_trees: int, capacity: int, width: int = 1, set_width: int = 0, n_terms: int = 0) -> int:
     """Size of the memory of `TreeTables`."""
-    return bytes_of(_table_shapes(n_trees, capacity, width, set_width))
+    return bytes_of(_table_shapes(n_trees, capacity, width, set_width, n_terms))
 
 
-def make_tables(runtime: Runtime, n_trees: int, capacity: int, width: int = 1, set_width: int = 0) -> TreeTables:
+def make_tables(runtime: Runtime, n_trees: int, capacity: int, width: int = 1, set_width: int = 0, n_terms: int = 0
+                ) -> TreeTables:  # fmt: skip
     """On the device."""
-    memory = runtime.xp.zeros(tables_bytes(n_trees, capacity, width, set_width), np.uint8)
-    return TreeTables(memory, n_trees, capacity, width, set_width)
+    memory = runtime.xp.zeros(tables_bytes(n_trees, capacity, width, set_width, n_terms), np.uint8)
+    return TreeTables(memory, n_trees, capacity, width, set_width, n_terms)
 
 
 @dataclass(frozen=True)
@@ -228,7 +240,9 @@ class TreeGrower:
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self._sizes = levels
         self._entries = entries
-        self.tables = make_tables(self._runtime, n_trees, capacity, self._width, kernels.set_width)
+        self.tables = make_tables(
+            self._runtime, n_trees, capacity, self._width, kernels.set_width, rules.leaf_terms
+        )  # fmt: skip
         """The finished trees."""
         self._features = make_features(
             self._runtime, rules.of_nodes, n_trees, capacity, n_trees * levels.searched
@@ -397,7 +411,7 @@ def _leaf_shapes(n_trees: int, levels: LevelSizes) -> Shapes:
     return {"leaves": ((n_trees, levels.most_leaves), np.int32)}
 
 
-def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1, set_width: int = 0) -> int:
+def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1, set_width: int = 0, n_terms: int = 0) -> int:
     """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches, and of what
     its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
     shapes = [_level_shapes(n_trees, levels.at(depth), width) for depth in range(levels.depth + 1)]
@@ -405,7 +419,7 @@ def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1, set_width: 
     of_steps = STEP_BYTES * (width > 1) * sum(shape["nodes"][0][0] for shape in shapes[:-1])
     of_levels = sum(map(bytes_of, shapes)) + of_tiles + of_steps
     of_leaves = bytes_of(_leaf_shapes(n_trees, levels))
-    return tables_bytes(n_trees, levels.capacity, width, set_width) + of_leaves + of_levels
+    return tables_bytes(n_trees, levels.capacity, width, set_width, n_terms) + of_leaves + of_levels
 
 
 def _row_stride(array: DeviceArray) -> int:

@@ -30,6 +30,7 @@ from daskboost.devices.gpu.rows.views import (
 )
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.gpu.trees.leaf_models import models_on_device
 from daskboost.devices.row_order import BY_SET, RowSplits
 
 # Trees searched on weights in place of hessians take exact sums of their leaves: `kernels/refit.cu`, `leaf_sums.cu`.
@@ -150,22 +151,27 @@ class Refit:
         """Enqueue, once in a round: exact scales of the range that the round was started with."""
         self._rounding.change_scales(rule, self._scales)
 
+    def exact(self, output: int) -> OutputRounding:
+        """Return how gradients of an output are rounded for sums of leaves."""
+        searched = self._rounding.of(output)
+        return OutputRounding(self._scales[output], searched.keys, searched.sums)
+
     def __call__(self, tables: Tables, first: int, columns: Sequence[Columns], view: GpuView, chunk: PairSegments,
-                 learning_rate: DeviceArray, margins: DeviceArray) -> None:  # fmt: skip
+                 learning_rate: DeviceArray, margins: DeviceArray | None) -> None:  # fmt: skip
         """Enqueue: trees in `tables`, of the outputs from `first` on with these `columns`, have exact sums, gains and
-        values, which are added to the margins of all rows, float32 of shape (rows, trees)."""
+        values, which are added to the margins of all rows, float32 of shape (rows, trees), if these are given."""
         tables.sums.fill(0)
         for tree, own in enumerate(columns):
-            leaf, searched = leaf_of_rows(chunk, tree), self._rounding.of(first + tree)
+            leaf = leaf_of_rows(chunk, tree)
             find_leaves(self._runtime, view, tables.walk_columns.tree(tree), leaf)
-            rounding = OutputRounding(self._scales[first + tree], searched.keys, searched.sums)
-            self._quantizer.add_to_leaves(own, rounding, self._sample_below, leaf, tables.sums[tree])
+            self._quantizer.add_to_leaves(own, self.exact(first + tree), self._sample_below, leaf, tables.sums[tree])
         self._others.add_up(tables.sums)
         self._runtime.kernel("refit", "refit_trees")(
             len(columns), THREADS, *tables.arguments, self._scales[first], SCALES, *self._regular.numbers,
             learning_rate, tables.values,
         )  # fmt: skip
-        for tree in range(len(columns) if chunk.n_rows else 0):
+        for tree in range(len(columns) if chunk.n_rows and margins is not None else 0):
+            assert margins is not None
             margin = margins[:, tree]
             blocks = min(-(-chunk.n_rows // THREADS), self._runtime.multiprocessors * ADD_BLOCKS)
             self._runtime.kernel("refit", "add_values")(
@@ -186,6 +192,8 @@ class ScalarTree:
 
     def __init__(self, runtime: Runtime, columns: WalkColumns) -> None:
         self.runtime, self.columns = runtime, columns
+        self.has_models = columns.models is not None
+        """Whether rows of a leaf may get different values, so that all walk."""
 
     def walk(self, view: GpuView, margin: DeviceArray) -> None:
         """Enqueue: add leaf values to the margins of all rows, by bins; `margin` : float32, shape (rows,), any stride,
@@ -233,7 +241,8 @@ def device_tree(runtime: Runtime, tree: WalkArrays) -> ScalarTree:
     value = made[4 * n : 4 * n + n_words].view(np.float32).reshape(tree.value.shape)
     sets = made[4 * n + n_words : n_numbers].reshape(lists.shape) if lists.size else None
     kind = VectorTree if tree.has_vectors else ScalarTree
-    return kind(runtime, WalkColumns.of((*links, default_left, value), sets))
+    models = models_on_device(runtime, tree.models) if tree.models else None
+    return kind(runtime, WalkColumns.of((*links, default_left, value), sets, models))
 
 
 @dataclass(frozen=True)
