@@ -35,10 +35,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk_models(
             node = goes_left(SYMBOLS, own, split) ? left_child[node] : right_child[node];
         }
         double total = static_cast<double>(value[node]);
-        const i64 first = static_cast<i64>(node) * TERMS;
-        for (i32 k = 0; k < TERMS && terms[first + k] >= 0; ++k)
-            total += static_cast<double>(slopes[first + k]) *
-                     static_cast<double>(position_of(SYMBOLS, own, terms[first + k]));
+        const i32* const features = terms + static_cast<i64>(node) * TERMS;
+        const float* const steps = slopes + static_cast<i64>(node) * TERMS;
+#pragma unroll 1
+        for (i32 k = 0; k < TERMS; ++k) {
+            const i32 feature = features[k];
+            if (feature < 0) break;
+            total += static_cast<double>(steps[k]) * static_cast<double>(position_of(SYMBOLS, own, feature));
+        }
         margin[row * stride] += static_cast<float>(total);
     }
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from daskboost.devices.cpu.predict import PackedForest
     from daskboost.devices.cpu.predict_models import PackedModels
-    from daskboost.devices.gpu.predict import DeviceForest, VectorForest
+    from daskboost.devices.gpu.predict import AnyForest
     from daskboost.model.explain import ImportanceType
     from daskboost.model.serialize import Format
 
@@ -157,7 +157,7 @@ class Booster:
         return pack_models(self.trees, self.tree_outputs, self.leaf_scale)
 
     @cached_property
-    def device_forests(self) -> dict[Any, DeviceForest | VectorForest]:
+    def device_forests(self) -> dict[Any, AnyForest]:
         """The trees as GPUs have them, see `daskboost.model.output.device_forest`."""
         return {}
 

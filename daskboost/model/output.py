@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from daskboost.data.input.row_batch import Features
     from daskboost.data.input.uploaded_rows import UploadedRows
-    from daskboost.devices.gpu.predict import DeviceForest, Values, VectorForest
+    from daskboost.devices.gpu.predict import AnyForest, Values
     from daskboost.devices.gpu.runtime.launches import Runtime
     from daskboost.model.booster import Booster
 
@@ -159,7 +159,7 @@ class PredictRequest:
             add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
         return self.finish(start)
 
-    def forest_on(self, runtime: Runtime) -> DeviceForest | VectorForest:
+    def forest_on(self, runtime: Runtime) -> AnyForest:
         """The trees on a device, as `run_on_device` takes them.
 
         Raises
@@ -179,21 +179,16 @@ class PredictRequest:
                 "the model splits by sets of categories, which only the CPU predicts: pass X in the host's memory, and "
                 "not device='cuda'"
             )
-        if self.booster.has_models and self.output != "leaf":
-            raise DeviceError(
-                "the model's leaves are linear (linear_leaves), which only the CPU predicts: pass X in the host's "
-                "memory, and not device='cuda'"
-            )
         return device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
 
     def run_on_device(
-        self, forest: DeviceForest | VectorForest, rows: Values, base_margin: Float32 | None, infinite: Array
+        self, forest: AnyForest, rows: Values, base_margin: Float32 | None, infinite: Array
     ) -> Array:
         """Predict rows on a GPU, without waiting for it.
 
         Parameters
         ----------
-        forest : DeviceForest or VectorForest
+        forest : AnyForest
             See `forest_on`.
         base_margin : float32 array of the device, shape (rows, outputs), or None
         infinite : uint8 array of the device, shape (features,)
@@ -287,9 +282,10 @@ def class_probabilities(margins: Array, xp: ArrayModule) -> Array:
 
 def device_forest(
     booster: Booster, runtime: Runtime, trees: tuple[int, int], *, leaves: bool
-) -> DeviceForest | VectorForest:
+) -> AnyForest:
     """Some of a model's trees on a device; made on first use, and kept with the model."""
-    from daskboost.devices.gpu.predict import DeviceForest, VectorForest
+    from daskboost.devices.gpu.predict import DeviceForest, ModelForest, VectorForest
+    from daskboost.model.predict_models import pack_models
     from daskboost.model.predict_rows import gpu_heap_depths, pack_forest
 
     kept, key = booster.device_forests, (runtime, trees, leaves)
@@ -304,6 +300,9 @@ def device_forest(
             kept.pop(next(iter(list(kept)), None), None)
         if booster.has_vectors and not leaves:
             found = VectorForest(runtime, forest)
+        elif booster.leaf_scale is not None and not leaves:
+            models = pack_models([booster.trees[tree] for tree in chosen], outputs, booster.leaf_scale)
+            found = ModelForest(runtime, forest, models)
         else:
             found = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
         kept[key] = found

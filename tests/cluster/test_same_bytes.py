@@ -147,6 +147,8 @@ GROWTH: dict[str, dict[str, Any]] = {
 RULES: dict[str, dict[str, Any]] = {
     "plain": {},
     "by weight": {"score_function": "l2"},
+    "linear leaves": {"linear_leaves": True, "max_delta_step": 0},
+    "linear leaves by weight": {"linear_leaves": True, "max_delta_step": 0, "score_function": "l2"},
     "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
 }
 ROWS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -161,9 +163,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def trains(choice: dict[str, Any]) -> bool:
-    """Vectors and quantiles have no constraints, and vectors no scores by weight."""
+    """Vectors and quantiles have no constraints and no linear leaves, and vectors no scores by weight."""
     vectors, quantiles = "vectors" in choice["loss"], choice["loss"] in ("quantiles", "absolute error")
-    return choice["rules"] not in ("by weight" * vectors, "monotone" * (vectors or quantiles))
+    return choice["rules"] in ("plain", "by weight" * (not vectors)) or not (vectors or quantiles)
 
 
 @pytest.mark.usefixtures("gpu")

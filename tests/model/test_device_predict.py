@@ -23,8 +23,9 @@ from kernels.emulation import EmulatedRuntime
 from kernels.runtimes import EMULATED
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
+from strategies.trees import make_data, quantized
 
-from daskboost import QuantizedDataset
+from daskboost import QuantizedDataset, train
 from daskboost.devices.gpu import predict as predict_vectors
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -100,6 +101,34 @@ def test_vectors(
     for given in (fake(values), csr_of(values, FakeCupyMatrix)):
         with pytest.raises(DataError, match=r"infinite or too large for float32 .3.4e38. in: 'f1', 'f4'"):
             booster.predict(given)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("objective", ["reg:squarederror", "multi:softprob"])
+def test_linear_leaves(
+    emulated: EmulatedRuntime, rng: np.random.Generator, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few rows at a time, of any type and layout; also iterations whose leaves are constant."""
+    monkeypatch.setattr(predict_vectors, "LEAF_BYTES", 4 * 6 * 33)
+    monkeypatch.setattr(predict_vectors, "CONVERTED_BYTES", 4 * 5 * 20)
+    data = make_data(rng, objective, n_values=40)
+    params = {"objective": objective, "num_class": 5 if objective == "multi:softprob" else 0, "device": "cpu"}
+    with quantized(data) as rows:
+        first = train({**params, "max_depth": 3}, rows, 1)
+        booster = train({**params, "max_depth": 3, "linear_leaves": True}, rows, 2, init_model=first)
+    values = data.X[:150].copy()
+    values[:40] = random_rows(rng, 40, 5)
+    kinds = (fake(values), fake(values.astype(np.float64)), fake(np.asfortranarray(values)),
+             csr_of(values, FakeCupyMatrix))  # fmt: skip
+    for range_ in ((0, 0), (0, 1), (1, 3)):
+        expected = booster.predict(values, output="margin", iteration_range=range_)
+        for given in kinds:
+            assert booster.predict(given, output="margin", iteration_range=range_).tobytes() == expected.tobytes()
+    for given in (fake(values), csr_of(values, FakeCupyMatrix)):
+        expected = booster.predict(values, missing=0.25)
+        assert booster.predict(given, missing=0.25).tobytes() == expected.tobytes()
+        assert booster.predict(given, output="leaf").tobytes() == booster.predict(values, output="leaf").tobytes()
+    assert booster.predict(values, device="cuda").tobytes() == booster.predict(values).tobytes()
 
 
 @pytest.mark.emulated

@@ -20,9 +20,11 @@ from daskboost.devices.gpu.forest import (
 )
 from daskboost.devices.gpu.quantize.bins import as_float32
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
+from daskboost.dtypes import Array
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.devices.cpu.predict_models import PackedModels
 
 ForestT = TypeVar("ForestT", RankForest, KeyForest)
 
@@ -68,6 +70,13 @@ class DenseValues:
         for part in forest.parts(self):
             forest.walk_dense(self.values[part], self.missing, out[part], infinite)
 
+    def find_positions(self, forest: ModelForest, out: DeviceArray) -> None:
+        """Have a forest write positions of models of leaves to `out`, int8 of shape (rows, columns)."""
+        step = max(1, CONVERTED_BYTES // (4 * max(self.n_features, 1)))
+        for begin in range(0, self.n_rows, step):
+            values = as_float32(forest.runtime, self.values[begin : begin + step])
+            forest.find_positions(values, _strides(values), (None, None), self.missing, out[begin : begin + step])
+
 
 @dataclass(frozen=True)
 class SparseValues:
@@ -93,6 +102,10 @@ class SparseValues:
     def walk(self, forest: DeviceForest, out: DeviceArray, infinite: DeviceArray) -> None:
         """Have a forest do the same as for `DenseValues.walk`."""
         forest.walk_sparse(self, out, infinite)
+
+    def find_positions(self, forest: ModelForest, out: DeviceArray) -> None:
+        """Have a forest do the same as for `DenseValues.find_positions`."""
+        forest.find_positions(self.values, None, (self.indptr, self.indices), self.missing, out)
 
 
 Values = DenseValues | SparseValues
@@ -288,3 +301,60 @@ class VectorForest:
                 _blocks(runtime, margin.size), THREADS, leaves, self._n_trees, self._values, self._starts,
                 n_outputs, part.n_rows, margin,
             )  # fmt: skip
+
+
+# Margins of rows on a GPU by trees whose leaves have models: launches of `kernels/predict_models.cu`.
+
+class ModelForest:
+    """A forest of trees whose leaves have models, on a device; `models` : of the same trees."""
+
+    def __init__(self, runtime: Runtime, forest: PackedForest, models: PackedModels) -> None:
+        self.runtime, self._n_trees = runtime, len(forest.node_start)
+        self._leaves = DeviceForest(runtime, forest, range(self._n_trees), leaves=True)
+        self._n_columns, self._n_terms = len(models.cut_begin) - 1, models.column.shape[1]
+        features = np.flatnonzero(models.column_of >= 0).astype(np.int32)  # columns are in the order of features
+        scale = features, models.column_of, models.cut_begin, models.cuts
+        trees = models.node_start, models.output, models.value, models.column, models.slope
+        self._scale, self._trees = ([_filled(runtime, each) for each in arrays] for arrays in (scale, trees))
+        runtime.record_event().synchronize()  # as for forests of one output
+
+    def find_positions(self, values: DeviceArray, strides: tuple[int, int] | None,
+                       pointers: tuple[DeviceArray | None, DeviceArray | None], missing: float, out: DeviceArray
+                       ) -> None:  # fmt: skip
+        """Write the positions of rows to `out`, int8 of shape (rows, columns).
+
+        `values` : float32, a matrix with these strides, or the entries of rows, whose pointers and features are given.
+        """
+        features, column_of, cut_begin, cuts = self._scale
+        kernel = self.runtime.kernel("predict_models", "find_positions", SPARSE=int(strides is None))
+        if values.size:
+            kernel(
+                _blocks(self.runtime, out.size), THREADS, values, *(strides or (0, 0)), *pointers, missing, len(out),
+                self._n_columns, features, column_of, len(column_of), cut_begin, cuts, out,
+            )  # fmt: skip
+
+    def run(self, rows: Values, out: DeviceArray, infinite: DeviceArray) -> None:
+        """Add margins as `DeviceForest.run` does."""
+        runtime, (starts, outputs, values, columns, slopes) = self.runtime, self._trees
+        step = max(1, LEAF_BYTES // (4 * self._n_trees + self._n_columns))
+        for begin in range(0, rows.n_rows, step):
+            part = rows.part(begin, min(begin + step, rows.n_rows))
+            leaves = runtime.xp.zeros((part.n_rows, self._n_trees), np.int32)
+            self._leaves.run(part, leaves, infinite)
+            positions = runtime.xp.zeros((part.n_rows, self._n_columns), np.int8)
+            part.find_positions(self, positions)
+            margin = out[begin : begin + part.n_rows]
+            runtime.kernel("predict_models", "add_models", SPARSE=0)(
+                _blocks(runtime, part.n_rows), THREADS, leaves, self._n_trees, starts, outputs, values, columns,
+                slopes, self._n_terms, positions, self._n_columns, part.n_rows, margin.shape[1], margin,
+            )  # fmt: skip
+
+
+def _filled(runtime: Runtime, array: Array) -> DeviceArray:
+    """An array on the device; an empty one has an element, since kernels take an address."""
+    found: DeviceArray = runtime.xp.asarray(array if array.size else np.zeros(1, array.dtype))
+    return found
+
+
+AnyForest = DeviceForest | VectorForest | ModelForest
+"""What predicts rows on a device."""
