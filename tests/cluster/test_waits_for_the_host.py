@@ -39,6 +39,10 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
     "quantiles of samples": (
         {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "subsample": 0.5}, "choose_digits"
     ),
+    "linear leaves": ({"linear_leaves": True}, "fit_leaves"),
+    "linear leaves by weight": (
+        {"linear_leaves": True, "objective": "binary:logistic", "score_function": "l2"}, "add_equations"
+    ),
     "monotone": ({"monotone_constraints": (1, -1, 0, 1, 0)}, "quantize_gradients"),
 }
 """And a kernel that is in their graphs."""

@@ -43,6 +43,10 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
     "by weight": ({**LOGISTIC, "max_depth": 5, "score_function": "l2"}, {"weight": True}),
     "small classes by weight": ({**CLASSES, "max_depth": 4, "score_function": "l2"}, {"n_rows": 4_000}),
+    "linear leaves": ({**LOGISTIC, "max_depth": 5, "linear_leaves": True}, {}),
+    "linear leaves best first": (
+        {**LOGISTIC, "max_depth": 0, "max_leaves": 40, "grow_policy": "lossguide", "linear_leaves": True}, {}
+    ),
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
@@ -65,6 +69,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sampled quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4, **SAMPLED}, {}),
     "sampled without a kernel": ({"objective": squared, "max_depth": 5, "min_child_weight": 0, **SAMPLED}, {}),
     "sampled by weight": ({**LOGISTIC, "max_depth": 5, "score_function": "l2", **SAMPLED}, {"weight": True}),
+    "sampled linear leaves": ({**LOGISTIC, "max_depth": 5, "linear_leaves": True, **SAMPLED}, {}),
     "sampled vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2, **SAMPLED}, {}),
 }
 SHAPES_OF_CPUS = SHAPES | {

@@ -306,7 +306,7 @@ def test_rows_that_lie_on_the_device_are_not_planned_again(
 
 @pytest.mark.parametrize("name", [
     "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
-    "by weight", "certified", "certified classes", "sampled", "symmetric trees of few rows",
+    "by weight", "linear leaves", "certified", "certified classes", "sampled", "symmetric trees of few rows",
 ])  # fmt: skip
 def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
     params, given = SHAPES_OF_CPUS[name]

@@ -79,6 +79,15 @@ def test_a_plan_of_quantiles_is_near(seed: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_a_plan_of_linear_leaves_is_near(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sums up the equations of each leaf is planned likewise."""
+    params, data = random_fit(np.random.default_rng(seed), 40_000, 8)
+    if params["grow_policy"] == "lossguide":
+        params |= {"grow_policy": "depthwise", "max_depth": 9 if "num_class" not in params else 4}
+    check(({**params, "linear_leaves": True}, data), seed % 2 == 1, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_a_plan_of_vectors_is_near(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees whose leaves have a value for each class grow one at a time."""
     rng = np.random.default_rng(seed)
