@@ -72,11 +72,21 @@ def position_of(bins: DenseBins | SparseBins, positions: Positions, row: np.uint
 def find_terms(left: Int32, right: Int32, feature: Int32, usable: Bool, n_terms: int) -> Int32:
     """The features of each node's model: the last distinct usable ones of the splits above it, the nearest first, -1
     behind them; shape (nodes, terms). Children come after their parents."""
-    terms = np.full((len(left), n_terms), np.int32(-1))
+    terms = np.empty((len(left), n_terms), np.int32)
+    write_terms(left, right, feature, usable, terms)
+    return terms
+
+
+@njit(nogil=True)
+def write_terms(left: Int32, right: Int32, feature: Int32, usable: Bool, terms: Int32) -> None:
+    """Do that in memory that is there."""
+    terms[:] = -1
+    n_terms = terms.shape[1]
     for node in range(len(left)):
         if left[node] < 0:
             continue
-        for child in (left[node], right[node]):
+        for side in range(2):
+            child = left[node] if side == 0 else right[node]
             n, own = 0, feature[node]
             if usable[own] and n_terms > 0:
                 terms[child, 0] = own
@@ -85,7 +95,28 @@ def find_terms(left: Int32, right: Int32, feature: Int32, usable: Bool, n_terms:
                 if n < n_terms and terms[node, k] >= 0 and not (usable[own] and terms[node, k] == own):
                     terms[child, n] = terms[node, k]
                     n += 1
-    return terms
+
+
+@njit(nogil=True)
+def add_row(
+    bins: DenseBins | SparseBins, positions: Positions, terms: Int32, row: np.uint64, pair: tuple[np.int64, np.int64],
+    x: Int64, into: Int64,
+) -> None:  # fmt: skip
+    """Add a row, of quantized g and h, to the normal equations of its leaf, see `n_sums`.
+
+    `terms` : features of the leaf's model, shape (terms,). `x` : room for a position more, the first of which is 1.
+    """
+    (qg, qh), n_terms, n = pair, len(terms), 1
+    while n <= n_terms and terms[n - 1] >= 0:
+        x[n] = position_of(bins, positions, row, terms[n - 1])
+        n += 1
+    place = n_terms + 1
+    for j in range(n):
+        into[j] += qg * x[j]
+        hx = qh * x[j]
+        for k in range(j + 1):
+            into[place + k] += hx * x[k]
+        place += j + 1
 
 
 @njit(cache=True, nogil=True)
@@ -93,30 +124,19 @@ def add_equations(
     bins: DenseBins | SparseBins, positions: Positions, terms: Int32, gradients: Gradients, quanta: Quanta,
     rows: RowRange, leaf: Int32, sums: Int64,
 ) -> None:  # fmt: skip
-    """Add a range of rows to the normal equations of their leaves, `sums[leaf[row]]`, see `n_sums`.
+    """Add a range of rows to the normal equations of their leaves, `sums[leaf[row]]`.
 
     `terms` : features of each leaf's model, shape (leaves, terms). `leaf` : int32, shape (rows,), -1 for rows that did
     not grow the tree.
     """
     g, h, weight, first_row = gradients.g, gradients.h, gradients.weight, rows.first_row
-    n_terms = terms.shape[1]
-    x = np.ones(n_terms + 1, np.int64)
+    x = np.ones(terms.shape[1] + 1, np.int64)
     for row in range(rows.begin, rows.end):
         at = leaf[row]
         if at < 0:
             continue
-        qg, qh = _quantized(g[row], h[row], _weight_of(weight, row), global_id(first_row, row), quanta)
-        n = 1
-        while n <= n_terms and terms[at, n - 1] >= 0:
-            x[n] = position_of(bins, positions, np.uint64(row), terms[at, n - 1])
-            n += 1
-        into, place = sums[at], n_terms + 1
-        for j in range(n):
-            into[j] += qg * x[j]
-            hx = qh * x[j]
-            for k in range(j + 1):
-                into[place + k] += hx * x[k]
-            place += j + 1
+        pair = _quantized(g[row], h[row], _weight_of(weight, row), global_id(first_row, row), quanta)
+        add_row(bins, positions, terms[at], np.uint64(row), pair, x, sums[at])
 
 
 class Ridge(NamedTuple):
@@ -130,6 +150,13 @@ class Ridge(NamedTuple):
     least_h: float
     """Leaves of less hessian are constant."""
     learning_rate: float
+
+
+_RIGHT, _MEANS, _SLOPES, _USED = range(MOST_TERMS, MOST_TERMS + 4)
+"""Rows of the room for a leaf's equations, behind those of a matrix: the right side, means of positions, slopes, and
+whether each is one of the equations' unknowns."""
+ROOM_SHAPE = (MOST_TERMS + 4, MOST_TERMS)
+"""Shape of the room in which `fit_leaf` works, float64."""
 
 
 @njit(cache=True, nogil=True)
@@ -146,46 +173,53 @@ def fit_leaves(sums: Int64, terms: Int32, rule: Ridge, values: Float32, slopes: 
         Of constant leaves, learning rate included; changed.
     slopes : float32 array, shape (leaves, terms); written
     """
+    room = np.empty(ROOM_SHAPE)
     for leaf in range(len(sums)):
-        slopes[leaf] = 0
-        if not _fit_leaf(sums[leaf], terms[leaf], rule, values[leaf : leaf + 1], slopes[leaf]):
-            terms[leaf], slopes[leaf] = -1, 0
+        fit_leaf(sums[leaf], terms[leaf], rule, values[leaf : leaf + 1], slopes[leaf], room)
 
 
 @njit(nogil=True)
-def _fit_leaf(sums: Int64, terms: Int32, rule: Ridge, value: Float32, slopes: Float32) -> bool:
-    """Fit one leaf; return whether it has a model. `value` : shape (1,)."""
+def fit_leaf(sums: Int64, terms: Int32, rule: Ridge, value: Float32, slopes: Float32, room: Float64) -> None:
+    """Do that for one leaf; `value` : shape (1,)."""
+    slopes[:] = 0
+    if not _has_slopes(sums, terms, rule, value, slopes, room):
+        terms[:] = -1
+        slopes[:] = 0
+
+
+@njit(nogil=True)
+def _has_slopes(sums: Int64, terms: Int32, rule: Ridge, value: Float32, slopes: Float32, room: Float64) -> bool:
+    """Find the slopes of a leaf; return whether it has a model."""
     n_terms = len(terms)
     weight = np.float64(sums[n_terms + 1])
     if terms[0] < 0 or not (weight > 0.0 and weight * rule.unit_h >= rule.least_h):
         return False
-    means, b, slope = np.zeros(MOST_TERMS), np.zeros(MOST_TERMS), np.zeros(MOST_TERMS)
-    a = np.zeros((MOST_TERMS, MOST_TERMS))
-    is_used = np.zeros(MOST_TERMS, np.bool_)
+    room[:] = 0.0
     unit = rule.unit_g / rule.unit_h
     begin = n_terms + 1  # of the row of sums that a term's squares stand in
     for j in range(n_terms):
         begin += j + 1
         of_x = np.float64(sums[begin])
-        means[j] = of_x / weight
+        room[_MEANS, j] = of_x / weight
         if terms[j] < 0:
             break
-        b[j] = (np.float64(sums[j + 1]) - np.float64(sums[0]) * means[j]) * unit
+        room[_RIGHT, j] = (np.float64(sums[j + 1]) - np.float64(sums[0]) * room[_MEANS, j]) * unit
         for k in range(j + 1):
-            a[j, k] = np.float64(sums[begin + k + 1]) - of_x * means[k]
-        is_used[j] = a[j, j] > LEAST_VARIANCE * np.float64(sums[begin + j + 1])
+            room[j, k] = np.float64(sums[begin + k + 1]) - of_x * room[_MEANS, k]
+        if room[j, j] > LEAST_VARIANCE * np.float64(sums[begin + j + 1]):
+            room[_USED, j] = 1.0
     for j in range(n_terms):
-        a[j, j] = a[j, j] + rule.ridge / rule.unit_h * (a[j, j] / weight)
-    if not _solve(a, b, is_used, slope):
+        room[j, j] = room[j, j] + rule.ridge / rule.unit_h * (room[j, j] / weight)
+    if not _solve(room):
         return False
     middle, most = np.float64(value[0]), abs(np.float64(value[0]))
     for j in range(n_terms):
-        found = -slope[j] * rule.learning_rate
+        found = -room[_SLOPES, j] * rule.learning_rate
         if not abs(found) < LARGEST:
             return False
         slopes[j] = np.float32(found)
         step = np.float64(slopes[j])
-        middle = middle - step * means[j]
+        middle = middle - step * room[_MEANS, j]
         most += abs(step) * 256.0
     if not most < LARGEST:
         return False
@@ -194,61 +228,75 @@ def _fit_leaf(sums: Int64, terms: Int32, rule: Ridge, value: Float32, slopes: Fl
 
 
 @njit(nogil=True)
-def _solve(a: Float64, b: Float64, is_used: Bool, x: Float64) -> bool:
-    """Solve `a x = b` for the rows and columns that are used, others of x staying 0, by factors L D L' without
-    pivots; `a` : symmetric, its lower triangle, changed. Return whether it is positive definite, and any row is used.
-    """
-    n, any_used = len(b), False
+def _solve(room: Float64) -> bool:
+    """Solve the equations of a leaf for the slopes that are used, others staying 0, by factors L D L' without pivots.
+    Return whether the matrix, of which the lower triangle is there, is positive definite, and any slope is used."""
+    n, any_used, x = MOST_TERMS, False, room[_SLOPES]
     for j in range(n):
-        if not is_used[j]:
+        if room[_USED, j] == 0.0:
             continue
-        any_used, least = True, LEAST_VARIANCE * a[j, j]
-        for k in range(j):  # a[j, k] becomes L D, then L
-            if is_used[k]:
+        any_used, least = True, LEAST_VARIANCE * room[j, j]
+        for k in range(j):  # [j, k] becomes L D, then L
+            if room[_USED, k] != 0.0:
                 for i in range(k):
-                    if is_used[i]:
-                        a[j, k] = a[j, k] - a[j, i] * a[k, i]
-        pivot, right = a[j, j], b[j]
+                    if room[_USED, i] != 0.0:
+                        room[j, k] = room[j, k] - room[j, i] * room[k, i]
+        pivot, right = room[j, j], room[_RIGHT, j]
         for k in range(j):
-            if is_used[k]:
-                factor = a[j, k] / a[k, k]
-                pivot = pivot - a[j, k] * factor
+            if room[_USED, k] != 0.0:
+                factor = room[j, k] / room[k, k]
+                pivot = pivot - room[j, k] * factor
                 right = right - factor * x[k]
-                a[j, k] = factor
+                room[j, k] = factor
         if not pivot > least:
             return False
-        a[j, j], x[j] = pivot, right
+        room[j, j], x[j] = pivot, right
     for j in range(n):
-        if is_used[j]:
-            x[j] = x[j] / a[j, j]
+        if room[_USED, j] != 0.0:
+            x[j] = x[j] / room[j, j]
     for j in range(n - 1, -1, -1):
-        if is_used[j]:
+        if room[_USED, j] != 0.0:
             for k in range(j + 1, n):
-                if is_used[k]:
-                    x[j] = x[j] - a[k, j] * x[k]
+                if room[_USED, k] != 0.0:
+                    x[j] = x[j] - room[k, j] * x[k]
     return any_used
+
+
+class Models(NamedTuple):
+    """Models of leaves by node, and the value of position 0."""
+
+    feature: Int32
+    """Shape (nodes, terms)."""
+    slope: Float32
+    """Shape (nodes, terms)."""
+    value: Float32
+    """Shape (nodes,)."""
+
+
+@njit(nogil=True)
+def value_of(bins: DenseBins | SparseBins, positions: Positions, models: Models, node: np.int64, row: np.uint64
+             ) -> np.float32:  # fmt: skip
+    """What a leaf adds to the margin of a row; products are exact in float64, so that a fused multiplication gives the
+    same."""
+    total = np.float64(models.value[node])
+    for k in range(models.feature.shape[1]):
+        feature = models.feature[node, k]
+        if feature < 0:
+            break
+        total += np.float64(models.slope[node, k]) * np.float64(position_of(bins, positions, row, feature))
+    return np.float32(total)
 
 
 @njit(cache=True, nogil=True)
 def add_modelled(
-    bins: DenseBins | SparseBins, positions: Positions, models: tuple[Int32, Float32, Float32], node: Float32,
-    rows: UInt32, first: int, last: int, margin: Float32,
+    bins: DenseBins | SparseBins, positions: Positions, models: Models, node: Float32, rows: UInt32, first: int,
+    last: int, margin: Float32,
 ) -> None:  # fmt: skip
     """Add what leaves' models give to the margins of `rows[first:last]`.
 
-    `models` : features and slopes of nodes, shape (nodes, terms), and their values, shape (nodes,). `node` : the node
-    in which each row of the chunk ends, float32 of integers, shape (rows,). `margin` : float32, shape (rows,).
+    `node` : the node in which each row of the chunk ends, float32 of integers, shape (rows,). `margin` : float32, shape
+    (rows,).
     """
-    feature, slope, value = models
     for i in range(first, last):
         row = rows[i]
-        at = np.int64(node[row])
-        total = np.float64(value[at])
-        for k in range(feature.shape[1]):
-            if feature[at, k] < 0:
-                break
-            # Exact in float64, so that a fused multiplication gives the same.
-            total += np.float64(slope[at, k]) * np.float64(
-                position_of(bins, positions, np.uint64(row), feature[at, k])
-            )
-        margin[row] += np.float32(total)
+        margin[row] += value_of(bins, positions, models, np.int64(node[row]), np.uint64(row))

@@ -16,7 +16,7 @@ from daskboost.devices.cpu import histogram, leaf_models, partition
 from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowRange
 from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
-from daskboost.devices.cpu.leaf_models import Positions
+from daskboost.devices.cpu.leaf_models import Models, Positions
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.leaf_models import NO_MODELS, LeafModels, PositionTable
@@ -211,7 +211,7 @@ class DenseView:
 
     def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
                      ) -> None:  # fmt: skip
-        models = tree.models.feature, tree.models.slope, tree.value
+        models = Models(tree.models.feature, tree.models.slope, tree.value)
         leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> Symbols:
@@ -249,7 +249,7 @@ class SparseView:
 
     def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
                      ) -> None:  # fmt: skip
-        models = tree.models.feature, tree.models.slope, tree.value
+        models = Models(tree.models.feature, tree.models.slope, tree.value)
         leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
