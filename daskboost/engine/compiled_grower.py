@@ -69,7 +69,8 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         recipe.host_rules: bool(recipe.host_rules),
         "leaves are vectors": recipe.vector_leaves,
         "leaves are quantiles": recipe.quantiles is not None,
-        "leaves are linear models": recipe.leaf_terms > 0,
+        "several engines add up the equations of leaves, which are linear models":
+            recipe.leaf_terms > 0 and recipe.n_engines > 1,
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
@@ -102,7 +103,8 @@ class CompiledGrower:
         self._chances: Float32 | None = None
         self._is_refused = False
         """Whether gradients of the round after those that have grown are not finite."""
-        self._n_processes, self._parts, self._log = threads.count, empty_parts(), TreeLog(spec.search_rules.set_words)
+        self._n_processes, self._parts = threads.count, empty_parts()
+        self._log = TreeLog(spec.search_rules.set_words, spec.recipe.leaf_terms)
         self._asks = has_own_features(params)
         shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
         self._draws = not self._asks and min(shares) < 1
@@ -112,11 +114,12 @@ class CompiledGrower:
         n_rows = int(chunks.begins[-1])
         rules = Rules(
             spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
-            threads.count, small, self._asks,
+            threads.count, small, self._asks, spec.recipe.leaf_terms,
         )  # fmt: skip
         plan = RoomPlan(
             RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules,
-            spec.search_rules.set_words, leaf_limit(params), self._rounds, self._features, self._parts, peers,
+            spec.search_rules.set_words, leaf_limit(params), self._rounds, self._features,
+            float(params.linear_lambda), spec.modelled_features, self._parts, peers,
         )  # fmt: skip
         n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
         n_rooms = trees_at_once(

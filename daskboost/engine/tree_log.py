@@ -9,6 +9,7 @@ import numpy as np
 
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import Log
+from daskboost.devices.leaf_models import LeafModels
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Array
 from daskboost.tree.set_bins import sets_of_bins
@@ -21,16 +22,16 @@ LEAST_NODES, LEAST_TREES = 2**13, 2**10
 class TreeLog:
     """Room for trees: `record` is what compiled code writes to."""
 
-    def __init__(self, set_words: int) -> None:
-        self._set_words = set_words
-        self.record = by_reference(_empty(LEAST_NODES, LEAST_TREES, set_words))
+    def __init__(self, set_words: int, leaf_terms: int) -> None:
+        self._widths = set_words, leaf_terms
+        self.record = by_reference(_empty(LEAST_NODES, LEAST_TREES, *self._widths))
 
     def make_room(self, n_nodes: int, n_trees: int, n_kept: int) -> None:
         """Have room for so many nodes and trees; the first `n_kept` nodes stay, and all trees."""
         log = self.record
         if n_nodes > len(log.left) or n_trees > len(log.ends):
-            larger = _empty(max(n_nodes, len(log.left)), max(n_trees, len(log.ends)), self._set_words)
-            for old, new in zip((*_nodes(log), log.right_bins), (*_nodes(larger), larger.right_bins), strict=True):
+            larger = _empty(max(n_nodes, len(log.left)), max(n_trees, len(log.ends)), *self._widths)
+            for old, new in zip(_all(log), _all(larger), strict=True):
                 new[:n_kept] = old[:n_kept]
             larger.ends[: len(log.ends)] = log.ends
             change(log, **larger._asdict())
@@ -44,7 +45,8 @@ class TreeLog:
         left, split_bin = nodes[0], nodes[3]
         by_set = (left != LEAF) & (split_bin == BY_SET)
         sets = sets_of_bins(_copied(self.record.right_bins, ends[-1]), by_set)
-        return replace(TreeTable(*nodes), sets=sets).parts(ends)
+        models = LeafModels.of_nodes(*(_copied(each, ends[-1]) for each in (self.record.term, self.record.slope)))
+        return replace(TreeTable(*nodes), sets=sets, models=models).parts(ends)
 
 
 def _copied(array: Array, n: int) -> Array:
@@ -61,11 +63,17 @@ def _nodes(log: Log) -> tuple[Array, ...]:
     )  # fmt: skip
 
 
-def _empty(n_nodes: int, n_trees: int, set_words: int) -> Log:
+def _all(log: Log) -> tuple[Array, ...]:
+    """Return all that the log has of nodes."""
+    return (*_nodes(log), log.right_bins, log.term, log.slope)
+
+
+def _empty(n_nodes: int, n_trees: int, set_words: int, leaf_terms: int) -> Log:
     i32, f32 = np.int32, np.float32
     return Log(
         left=np.empty(n_nodes, i32), right=np.empty(n_nodes, i32), feature=np.empty(n_nodes, i32),
         split_bin=np.empty(n_nodes, i32), threshold=np.empty(n_nodes, f32), default_left=np.empty(n_nodes, np.bool_),
         gain=np.empty(n_nodes, f32), cover=np.empty(n_nodes, f32), value=np.empty(n_nodes, f32),
-        right_bins=np.empty((n_nodes, set_words), np.uint32), ends=np.empty(n_trees, np.int64),
+        right_bins=np.empty((n_nodes, set_words), np.uint32), term=np.empty((n_nodes, leaf_terms), i32),
+        slope=np.empty((n_nodes, leaf_terms), f32), ends=np.empty(n_trees, np.int64),
     )  # fmt: skip

@@ -47,16 +47,19 @@ from daskboost.devices.cpu.grow import (
     Rules,
     Step,
     Tree,
+    TreeModels,
     least_block,
     row_ns,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.cpu.leaf_models import ROOM_SHAPE, Positions
 from daskboost.devices.cpu.split import SplitTable
 from daskboost.devices.cpu.team import threads_worth
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.leaf_models import n_sums
 from daskboost.devices.row_order import PairLayout, RowOrder
-from daskboost.dtypes import Array, Int64
+from daskboost.dtypes import Array, Bool, Int64
 from daskboost.fit.peers import Peers, feature_shares
 from daskboost.tree.constraints import FeatureRules
 
@@ -107,6 +110,10 @@ class RoomPlan:
     """What trees have in common; `by_reference`."""
     features: Callable[[int], FeatureRules]
     """Returns what nodes may use, of a tree by its number among those of a call; asked with `Rules.asks`."""
+    ridge: float
+    """Penalty of slopes of leaves' models."""
+    usable: Bool
+    """Whether such a model may have a feature, shape (features,)."""
     parts: Int64
     """Addresses of compiled parts."""
     peers: Peers
@@ -123,7 +130,7 @@ class TreeRoom:
         self._counts = np.zeros(N_COUNTS, np.int64)
         self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks, plan.set_words)
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), self._layout.n_slots)
-        self._step = self._empty_step()
+        self._step, self._models = self._empty_step(), self._empty_models()
         self._told_units = min(FIRST_TOLD, self._first_told(leaves))
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
         self._numbers, self._keys = np.zeros(N_NUMBERS), np.zeros(2, np.uint64)
@@ -164,6 +171,18 @@ class TreeRoom:
             walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         ))  # fmt: skip
 
+    def _empty_models(self) -> TreeModels:
+        """Return room for models of the leaves of trees of as many nodes as there is room for."""
+        n_terms, layout, n = self._rules.leaf_terms, self._layout, self._threads.count
+        capacity = len(self.nodes.left) if n_terms else 0
+        positions = layout.positions if n_terms else Positions(np.zeros(0, np.int64), np.zeros(0, np.int8))
+        return by_reference(TreeModels(
+            begin=positions.begin, position=positions.position, usable=self._plan.usable, ridge=self._plan.ridge,
+            feature=np.empty((capacity, n_terms), np.int32), slope=np.empty((capacity, n_terms), np.float32),
+            sums=np.empty((n, capacity, n_sums(n_terms)), np.int64), x=np.empty((n, n_terms + 1), np.int64),
+            room=np.empty(ROOM_SHAPE),
+        ))  # fmt: skip
+
     def _empty_meeting(self) -> Meeting:
         """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
@@ -185,7 +204,7 @@ class TreeRoom:
         tree = by_reference(Tree(self._numbers, self._keys, np.empty(shape, np.uint8)))
         return by_reference(Growing(
             self._threads.team, self._plan.parts, self._chunks, by_reference(self.nodes), self._pool, self._step,
-            self._rules, self._plan.rounds, tree, self._meeting,
+            self._rules, self._plan.rounds, tree, self._meeting, self._models,
         ))  # fmt: skip
 
     @property
@@ -253,7 +272,7 @@ class TreeRoom:
         n_words, n_pairs = len(self._pool.words), len(self._pool.pairs)
         if status == FULL_NODES:
             self.nodes = _empty_nodes(2 * len(self.nodes.left) + 1, self._rows.n_chunks, self._plan.set_words)
-            self._step = self._empty_step()
+            self._step, self._models = self._empty_step(), self._empty_models()
         elif status == FULL_TOLD:
             self._told_units *= 2
         else:

@@ -12,6 +12,8 @@ Python; the work of a step is shared by the threads of a team (`team.py`), in re
     _tell       ranges of slots x large nodes: where there are several engines, tasks' sums become what is told
     _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
     _finish     stretches of rows: leaf values are added to margins
+    _equations  the same, where leaves are linear: rows are added to the normal equations of their leaves, of which
+                one thread then finds the slopes; `_finish_models` takes the place of `_finish`
 
 Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does
 not depend on how its work was shared.
@@ -27,12 +29,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows, tree_key
-from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
+from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, _pair, bins_at
+from daskboost.devices.cpu.leaf_models import Models, Positions, Ridge, add_row, fit_leaf, value_of, write_terms
 from daskboost.devices.cpu.partition import OneSplit, TreeArrays, divide, goes_left, put_back, walk
 from daskboost.devices.cpu.scales import ScaleRule, least_gain, scales_by, units_of
 from daskboost.devices.cpu.split import (
@@ -63,7 +68,7 @@ from daskboost.devices.cpu.team import (
     threads_worth,
 )
 from daskboost.devices.row_order import BY_SET, RowOrder
-from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8, UInt32, UInt64
+from daskboost.dtypes import Bool, Float32, Float64, Int8, Int32, Int64, UInt8, UInt32, UInt64
 
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
@@ -156,6 +161,28 @@ class Pool(NamedTuple):
     n_free: Int64
 
 
+class TreeModels(NamedTuple):
+    """Models of a tree's leaves; arrays without entries where leaves are constant."""
+
+    begin: Int64
+    """Where the positions of each feature's bins begin, see `Positions`."""
+    position: Int8
+    usable: Bool
+    """Whether a model may have a feature, shape (features,)."""
+    ridge: float
+    """Penalty of slopes, in hessians."""
+    feature: Int32
+    """Features of each node's model, -1 behind them; shape (nodes, terms)."""
+    slope: Float32
+    """Shape (nodes, terms)."""
+    sums: Int64
+    """Each thread's sums of the equations of each node's rows, shape (threads, nodes, `n_sums`)."""
+    x: Int64
+    """For each thread, 1 and a row's positions; shape (threads, terms + 1)."""
+    room: Float64
+    """Where a leaf's equations are solved, of `ROOM_SHAPE`."""
+
+
 class Step(NamedTuple):
     """What a step of a tree does; arrays that are used again from step to step."""
 
@@ -229,6 +256,8 @@ class Rules(NamedTuple):
     """Whether rows have weights that multiply rounded gradients (`Gradients`)."""
     asks: bool
     """Whether the caller says which features each node may use, when it is opened."""
+    leaf_terms: int
+    """Most features of a leaf's model; 0 where leaves are constant."""
 
 
 class Log(NamedTuple):
@@ -246,6 +275,10 @@ class Log(NamedTuple):
     value: Float32
     right_bins: UInt32
     """Bins that go right where `split_bin` is `BY_SET`, a bit for each, shape (nodes, words)."""
+    term: Int32
+    """Features of models of leaves, -1 behind them; shape (nodes, terms)."""
+    slope: Float32
+    """Their slopes, shape (nodes, terms)."""
     ends: Int64
     """One past the last node of each tree, shape (trees,)."""
 
@@ -355,6 +388,7 @@ class Growing(NamedTuple):
     rounds: Rounds
     tree: Tree
     meeting: Meeting
+    models: TreeModels
 
 
 @uncounted()
@@ -1463,6 +1497,50 @@ def _value(state: Growing) -> None:
 @part
 def _finish(state: Growing, thread: int) -> None:
     """Add the leaves' values to the margins of the rows that grew the tree."""
+    _over_leaves(state, AddsValues(thread))
+
+
+class AddsValues(NamedTuple):
+    """Has `_over_leaves` add leaf values to margins."""
+
+    thread: int
+
+
+class AddsEquations(NamedTuple):
+    """Has it add rows to the normal equations of their leaves."""
+
+    thread: int
+
+
+class AddsModels(NamedTuple):
+    """Has it add what leaves' models give to margins."""
+
+    thread: int
+
+
+LeafWork = AddsValues | AddsEquations | AddsModels
+
+
+def _work_on(state: Growing, work: LeafWork, node: int, chunk: int, first: int, last: int) -> None:
+    """Work on some rows of a leaf, or of a node whose rows are yet to be divided, at positions in a chunk."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_work_on, inline="always", strict=False)
+def _typed_work_on(state: types.Type, work: types.NamedTuple, node: types.Type, chunk: types.Type, first: types.Type,
+                   last: types.Type) -> Callable[..., None]:  # fmt: skip
+    if work.instance_class is AddsValues:
+        return lambda state, work, node, chunk, first, last: _add_values(state, node, chunk, first, last)
+    if work.instance_class is AddsEquations:
+        return lambda state, work, node, chunk, first, last: _add_to_equations(
+            state, work.thread, node, chunk, first, last
+        )
+    return lambda state, work, node, chunk, first, last: _add_modelled(state, node, chunk, first, last)
+
+
+@njit(nogil=True)
+def _over_leaves(state: Growing, work: LeafWork) -> None:
+    """Work on the rows that grew the tree, in stretches of some."""
     chunks, nodes, n_rows = state.chunks, state.nodes, state.nodes.n_rows[0]
     size, n_chunks = state.step.counts[SIZE], len(chunks.begins) - 1
     stretch = _rows_of_task(n_rows, state.rules.n_threads)
@@ -1485,7 +1563,7 @@ def _finish(state: Growing, thread: int) -> None:
                 first, last = max(begin, begin + low - position), min(end, begin + high - position)
                 position += end - begin
                 if first < last:
-                    _add_values(state, node, chunk, first, last, _margin(state, chunk))
+                    _work_on(state, work, node, chunk, first, last)
 
 
 @part
@@ -1521,9 +1599,9 @@ def _margin(state: Growing, chunk: int) -> Float32:
 
 
 @uncounted()
-def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, margin: Float32) -> None:
+def _add_values(state: Growing, node: int, chunk: int, first: int, last: int) -> None:
     """Add a leaf's value to the margins of some of its rows; or the children's, where they are yet to be divided."""
-    nodes, order = state.nodes, state.chunks.rows.order
+    nodes, order, margin = state.nodes, state.chunks.rows.order, _margin(state, chunk)
     left = nodes.left[node]
     if left < 0:
         value = nodes.value[node]
@@ -1535,6 +1613,109 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
     for i in range(first, last):
         row = order[i]
         margin[row] += of_left if goes_left(bins, np.uint64(row), split) else of_right
+
+
+# Models of leaves.
+
+@njit(inline="always")
+def _positions(state: Growing) -> Positions:
+    return Positions(state.models.begin, state.models.position)
+
+
+@njit(inline="always")
+def _leaf_models(state: Growing) -> Models:
+    return Models(state.models.feature, state.models.slope, state.nodes.value)
+
+
+@uncounted()
+def _leaf_of(state: Growing, node: int, chunk: int, row: np.uint64) -> np.int64:
+    """Return a row's leaf: a node, or one of its children, where rows are yet to be divided."""
+    left = state.nodes.left[node]
+    if left < 0:
+        return np.int64(node)
+    return np.int64(left if goes_left(_by_column(state.chunks, chunk), row, _split_of(state.nodes, node)) else left + 1)
+
+
+@part
+def _equations(state: Growing, thread: int) -> None:
+    """Add the rows that grew the tree to the normal equations of their leaves."""
+    _over_leaves(state, AddsEquations(thread))
+
+
+@uncounted()
+def _add_to_equations(state: Growing, thread: int, node: int, chunk: int, first: int, last: int) -> None:
+    rows, models, bins = state.chunks.rows, state.models, _by_row(state.chunks, chunk)
+    for i in range(first, last):
+        row, value = np.uint64(rows.order[i]), _pair(rows.pairs[i])
+        leaf = _leaf_of(state, node, chunk, row)
+        pair = (value >> np.int64(32), value & LOW_HALF)
+        add_row(bins, _positions(state), models.feature[leaf], row, pair, models.x[thread], models.sums[thread, leaf])
+
+
+@part
+def _find_terms(state: Growing, thread: int) -> None:
+    """Find the features of all nodes' models, and have sums of no rows."""
+    models, nodes, size = state.models, state.nodes, state.step.counts[SIZE]
+    write_terms(nodes.left[:size], state.step.walked[:size], nodes.feature[:size], models.usable, models.feature[:size])
+    models.sums[:, :size] = 0
+    models.x[:] = 1
+
+
+@part
+def _fit_leaves(state: Growing, thread: int) -> None:
+    """Find the slopes of all leaves, once their equations are summed up."""
+    models, nodes, numbers, sums = state.models, state.nodes, state.tree.numbers, state.models.sums
+    rule = Ridge(
+        numbers[UNIT_G], numbers[UNIT_H], models.ridge, state.rules.regular.least_h, numbers[LEARNING_RATE]
+    )  # fmt: skip
+    for node in range(state.step.counts[SIZE]):
+        if nodes.left[node] >= 0:
+            models.feature[node] = -1
+            models.slope[node] = 0
+            continue
+        for other in range(1, len(sums)):
+            for s in range(sums.shape[2]):
+                sums[0, node, s] += sums[other, node, s]
+        value = nodes.value[node : node + 1]
+        fit_leaf(sums[0, node], models.feature[node], rule, value, models.slope[node], models.room)
+
+
+@part
+def _finish_models(state: Growing, thread: int) -> None:
+    """Add what leaves' models give to the margins of the rows that grew the tree."""
+    _over_leaves(state, AddsModels(thread))
+
+
+@uncounted()
+def _add_modelled(state: Growing, node: int, chunk: int, first: int, last: int) -> None:
+    order, margin, bins = state.chunks.rows.order, _margin(state, chunk), _by_row(state.chunks, chunk)
+    for i in range(first, last):
+        row = np.uint64(order[i])
+        leaf = _leaf_of(state, node, chunk, row)
+        margin[row] += value_of(bins, _positions(state), _leaf_models(state), leaf, row)
+
+
+@part
+def _walk_models(state: Growing, thread: int) -> None:
+    """Add the same to the margins of the rows that were not drawn."""
+    chunks, nodes = state.chunks, state.nodes
+    n_rows = chunks.begins[-1] - nodes.n_rows[0]
+    stretch = _rows_of_task(n_rows, state.rules.n_threads)
+    while True:
+        low = next_task(state.team) * stretch
+        if low >= n_rows:
+            return
+        high, position = low + stretch, 0
+        for chunk in range(len(chunks.begins) - 1):
+            begin, end = nodes.segments[0, chunk, 1], chunks.begins[chunk + 1]
+            first, last = max(begin, begin + low - position), min(end, begin + high - position)
+            position += end - begin
+            bins, margin = _by_row(chunks, chunk), _margin(state, chunk)
+            for i in range(first, last):
+                row, node = np.uint64(chunks.rows.order[i]), 0
+                while nodes.left[node] >= 0:
+                    node = nodes.left[node] + (0 if goes_left(bins, row, _split_of(nodes, node)) else 1)
+                margin[row] += value_of(bins, _positions(state), _leaf_models(state), np.int64(node), row)
 
 
 @part
@@ -1634,10 +1815,16 @@ def _grow(state: Growing, thread: int) -> None:
                 return
         if counts[STATUS] == DONE:
             _value(state)
-            n_threads = _threads_for(state.rules, 3 * state.chunks.begins[-1])
-            run(state.team, n_threads, parts[FINISH], state)
+            n_threads, add, walks = _threads_for(state.rules, 3 * state.chunks.begins[-1]), FINISH, WALK
+            if state.rules.leaf_terms > 0:
+                n_threads = _threads_for(state.rules, 20 * state.chunks.begins[-1])
+                run(state.team, 1, parts[FIND_TERMS], state)
+                run(state.team, n_threads, parts[EQUATIONS], state)
+                run(state.team, 1, parts[FIT_LEAVES], state)
+                add, walks = FINISH_MODELS, WALK_MODELS
+            run(state.team, n_threads, parts[add], state)
             if state.nodes.n_rows[0] < state.chunks.begins[-1]:
-                run(state.team, n_threads, parts[WALK], state)
+                run(state.team, n_threads, parts[walks], state)
         if counts[STATUS] != GROWS:
             return
         if _meets(state) and counts[STAGE] != HAS_SUMS and counts[STAGE] != HAS_OPENED:
@@ -1672,6 +1859,8 @@ def _write_log(state: Growing, thread: int) -> None:
         log.cover[at] = _saturated(np.float64(nodes.sums[node, 1]) * unit_h)
         log.value[at] = nodes.value[node]
         _copy_set(nodes.right_bins, node, log.right_bins, at)
+        for k in range(log.term.shape[1]):
+            log.term[at, k], log.slope[at, k] = state.models.feature[node, k], state.models.slope[node, k]
     counts[LOGGED] += size
     log.ends[counts[ENDED]] = counts[LOGGED]
     counts[ENDED] += 1
@@ -1679,11 +1868,13 @@ def _write_log(state: Growing, thread: int) -> None:
 
 PARTS = (
     _search, _move, _open, _finish, _search_level, _find, _build, _grow, _begin, _quantize, _divide, _walk, _tell,
-    _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log,
+    _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log, _equations, _finish_models, _walk_models,
+    _fit_leaves, _find_terms,
 )  # fmt: skip
 (
     SEARCH, MOVE, OPEN, FINISH, SEARCH_LEVEL, FIND, BUILD, GROW, BEGIN, QUANTIZE, DIVIDE, WALK, TELL,
-    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG,
+    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG, EQUATIONS, FINISH_MODELS, WALK_MODELS,
+    FIT_LEAVES, FIND_TERMS,
 ) = range(len(PARTS))  # fmt: skip
 """Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
@@ -1697,10 +1888,12 @@ def find_parts(state: Growing, n_processes: int) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`; up to `n_processes` processes
     compile them, as many as the fit may use threads, of which trees side by side have few each."""
     levels = state.rules.policy == SYMMETRIC
-    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH, WRITE_LOG}
+    models, draws = state.rules.leaf_terms > 0, state.rounds.below < 2**32
+    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, WRITE_LOG}
+    needed |= {FIND_TERMS, EQUATIONS, FIT_LEAVES, FINISH_MODELS} if models else {FINISH}
     needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
     needed |= {PLAN_TELLING, TELL, SAY, MEET, HEAR} if len(state.meeting.told) > 1 else set()
-    needed |= {COUNT, WALK} if state.rounds.below < 2**32 else set()
+    needed |= {COUNT, WALK_MODELS if models else WALK} if draws else set()
     places = sorted(needed)
     state.parts[places] = addresses_of([PARTS[i] for i in places], state, n_processes)
