@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.leaf_models import NONE, PositionTable
 from daskboost.dtypes import Float32, Int32, Int64
 from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    from daskboost.data.cuts.cut_points import Cuts
 
 
 @dataclass(frozen=True, eq=False)

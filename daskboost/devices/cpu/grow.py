@@ -278,7 +278,7 @@ class Log(NamedTuple):
     term: Int32
     """Features of models of leaves, -1 behind them; shape (nodes, terms)."""
     slope: Float32
-    """Their slopes, shape (nodes, terms)."""
+    """What a row adds for each step of its position, shape (nodes, terms)."""
     ends: Int64
     """One past the last node of each tree, shape (trees,)."""
 

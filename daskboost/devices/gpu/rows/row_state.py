@@ -396,7 +396,7 @@ class GpuRows:
         applied, on_device = self._upload(splits), device_tree(self._runtime, tree)
         self.reserve(len(tree.value), 0)
         are_placed = applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks)
-        if are_placed and not on_device.has_models:
+        if are_placed and not tree.models:
             for index, chunk in enumerate(self.chunks):
                 on_device.add_leaf_values(chunk, leaves, margin(index))
             return None

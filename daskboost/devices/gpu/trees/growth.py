@@ -130,7 +130,7 @@ class TreeTables:
         self.terms = views["terms"]
         """Features of the models of leaves, -1 behind them; int32, shape (trees, capacity, n_terms)."""
         self.slopes = views["slopes"]
-        """Their slopes; float32."""
+        """What a row adds for each step of its position; float32, shape as of `terms`."""
         self.masks: SetMasks | None = None
         """Where a walk has room for the sets of a tree by slot."""
 
