@@ -180,7 +180,7 @@ class TreeRoom:
             begin=positions.begin, position=positions.position, usable=self._plan.usable, ridge=self._plan.ridge,
             feature=np.empty((capacity, n_terms), np.int32), slope=np.empty((capacity, n_terms), np.float32),
             sums=np.empty((n, capacity, n_sums(n_terms)), np.int64), x=np.empty((n, n_terms + 1), np.int64),
-            room=np.empty(ROOM_SHAPE),
+            room=np.empty(ROOM_SHAPE), leaf=np.empty(int(self._rows.chunks.begins[-1]) if n_terms else 0, np.int32),
         ))  # fmt: skip
 
     def _empty_meeting(self) -> Meeting:

@@ -357,9 +357,10 @@ def dot_source(booster: Booster, tree: TreeTable) -> str:
 
 
 def _text(booster: Booster, tree: TreeTable, node: int) -> str:
-    """Return what a node's box says, in one line per value of its leaf."""
+    """Return what a node's box says, in one line per value of its leaf, and per slope."""
     if tree.left_child[node] < 0:
-        return "\n".join(["leaf", *(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))])
+        slopes = (f"{slope:+.3g} {booster.schema.label(feature)}" for feature, slope in tree.models.terms(node))
+        return "\n".join(["leaf", *(f"{value:.6g}" for value in np.atleast_1d(tree.value[node])), *slopes])
     feature = int(tree.feature[node])
     return f"{booster.schema.label(feature)}\n{tree.condition(node, partial(booster.schema.category, feature))}"
 

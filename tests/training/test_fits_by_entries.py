@@ -37,6 +37,7 @@ FITS: dict[str, dict[str, Any]] = {
     "few leaves": {"objective": "reg:squarederror", "max_depth": 7, "max_leaves": 19, "reg_lambda": 0.0},
     "samples": {"objective": "reg:squarederror", "max_depth": 4, "subsample": 0.6, "colsample_bylevel": 0.5},
     "by weight": {"objective": "binary:logistic", "max_depth": 4, "score_function": "l2"},
+    "linear leaves": {"objective": "binary:logistic", "max_depth": 5, "linear_leaves": True},
     "best first": {
         "objective": "binary:logistic", "grow_policy": "lossguide", "max_leaves": 40, "max_depth": 0, "gamma": 0.1,
         "min_child_weight": 0.5,

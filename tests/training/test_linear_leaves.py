@@ -15,6 +15,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
 from daskboost.model.average import average
+from daskboost.model.plotting import dot_source
 from daskboost.params import TrainParams
 from daskboost.training.checks import check_rows_of_leaves
 
@@ -120,6 +121,8 @@ def test_nodes_as_a_table(rng: np.random.Generator) -> None:
     assert (table.Slopes.notna() <= (table.Feature == "Leaf")).all() and table.Slopes.notna().any()
     found = table.Slopes.iloc[int(np.flatnonzero(table.Slopes.notna())[0])]
     assert 0 < len(found) <= 5 and set(found) <= {f"f{i}" for i in range(5)} and all(map(np.isfinite, found.values()))
+    feature, slope = next(iter(found.items()))
+    assert f"{slope:+.3g} {feature}" in dot_source(model, model.trees[0])
     assert "Slopes" not in fit(make_data(rng), {**LINEAR, "linear_leaves": False}, 1).trees_to_dataframe()
 
 

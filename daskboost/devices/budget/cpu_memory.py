@@ -196,9 +196,10 @@ def scratch_bytes(size: FitSize) -> int:
     if size.summed_outputs:  # over the rows of leaves, and the leaf of each row
         edges += 16 * size.summed_outputs * size.most_leaves * (size.n_threads + 1)
         edges += 4 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
-    if size.leaf_terms:  # equations of leaves; the leaf of each row, where it ends, and its number
+    if size.leaf_terms:  # equations of leaves; the leaf of each row, or of a chunk's where they end, and numbers
         edges += 8 * n_sums(size.leaf_terms) * size.most_leaves * (size.n_threads + 1)
-        edges += 12 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
+        of_chunk = 12 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
+        edges += max(of_chunk, 4 * size.train.n_rows * _trees_at_once(size))
     evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
     counts = 2 * size.leaf_count_bytes * size.most_leaves
     return edges + candidates + evaluation + counts

@@ -129,8 +129,28 @@ def add_equations(
     `terms` : features of each leaf's model, shape (leaves, terms). `leaf` : int32, shape (rows,), -1 for rows that did
     not grow the tree.
     """
-    g, h, weight, first_row = gradients.g, gradients.h, gradients.weight, rows.first_row
     x = np.ones(terms.shape[1] + 1, np.int64)
+    add_rows(bins, positions, Equations(terms, leaf, x, sums), gradients, quanta, rows)
+
+
+class Equations(NamedTuple):
+    """Normal equations of leaves, and what rows are added to them by."""
+
+    terms: Int32
+    leaf: Int32
+    x: Int64
+    """Room for positions, see `add_row`."""
+    sums: Int64
+
+
+@njit(nogil=True)
+def add_rows(
+    bins: DenseBins | SparseBins, positions: Positions, into: Equations, gradients: Gradients, quanta: Quanta,
+    rows: RowRange,
+) -> None:  # fmt: skip
+    """Do what `add_equations` does, which has each of these arrays."""
+    g, h, weight, first_row = gradients.g, gradients.h, gradients.weight, rows.first_row
+    terms, leaf, x, sums = into.terms, into.leaf, into.x, into.sums
     for row in range(rows.begin, rows.end):
         at = leaf[row]
         if at < 0:
