@@ -55,7 +55,8 @@ def tree_digest(tree: dict[str, Any]) -> str:
     inner = np.asarray(tree["left_children"]) >= 0
     thresholds = np.asarray(tree["split_conditions"], np.float32)[inner]
     splits = digest([*(np.asarray(tree[name], np.int32) for name in SPLITS), thresholds])
-    return f"{splits} {digest(np.asarray(tree[name], np.float32) for name in NUMBERS)}"
+    numbers = [*NUMBERS, *(name for name in ("linear_slopes",) if name in tree)]
+    return f"{splits} {digest(np.asarray(tree[name], np.float32) for name in numbers)}"
 
 
 def model_digest(booster: Booster) -> Stored:

@@ -10,6 +10,7 @@ import numpy as np
 import xgboost as xgb
 from model.random_models import OBJECTIVES, random_booster
 from strategies.saved_dataset import N_ROWS
+from strategies.trees import fit, make_data
 
 from daskboost import QuantizedDataset
 from daskboost.data.chunks.packing import Encoding, Packing
@@ -27,6 +28,7 @@ def models() -> tuple[bytes, ...]:
     ]
     for options in ({"vectors": True}, {"codes": range(7)}, {"codes": (3, 40, 1000, 2**24 - 1), "vectors": True}):
         made.append(random_booster(rng, SoftProb(3), n_iterations=2, n_splits=3, **options))
+    made.append(fit(make_data(rng, n_rows=40), {"linear_leaves": True, "max_depth": 2, "device": "cpu"}, 2))
     files = [booster.to_bytes(file_format) for booster in made for file_format in get_args(Format)]
     rows, label = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
     for params in (

@@ -144,6 +144,15 @@ FITS: dict[str, Fit] = {
     "by weight": Fit({**LOGISTIC, **BY_WEIGHT}, weighted=True),
     "by weight, large": Fit({**LOGISTIC, **BY_WEIGHT, **BEST_FIRST, "scale_pos_weight": 1.7}, LARGE, weighted=True),
     "by weight of classes": Fit({**CLASSES, **BY_WEIGHT}, n_rounds=2),
+    # linear leaves
+    "linear leaves": Fit({**LOGISTIC, "linear_leaves": True, "max_depth": 4}, LARGE, "evaluate", weighted=True),
+    "linear leaves, small": Fit({"linear_leaves": True, **DRAWN}, n_chunks=2),
+    "linear leaves, best first": Fit({"linear_leaves": True, **BEST_FIRST, "linear_lambda": 3.0}),
+    "linear leaves, symmetric": Fit({**LOGISTIC, **SYMMETRIC, "linear_leaves": True}, weighted=True),
+    "linear leaves of classes, sparse": Fit(
+        {**CLASSES, "linear_leaves": True, "max_depth": 3}, SPARSE, encoding="csr", n_rounds=2
+    ),
+    "linear leaves, engines": Fit({**LOGISTIC, "linear_leaves": True, "max_depth": 4}, n_engines=2),
     # rules and draws
     "monotone": Fit({**LOGISTIC, **MONOTONE}),
     "monotone, best first": Fit({**MONOTONE, **BEST_FIRST}),
