@@ -25,24 +25,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) find_terms(
     const i32* leaves, i32 n, i32 capacity, const i32* links, const u8* usable, i32* terms) {
     const i32 place = static_cast<i32>(blockIdx.x * THREADS + threadIdx.x);
     if (place >= n || leaves[place] < 0) return;
-    const i32* const parents = links + (static_cast<i64>(leaves[place] / capacity) * 6 + PARENT) * capacity;
-    const i32* const features = parents + static_cast<i64>(SPLIT_FEATURE - PARENT) * capacity;
+    const i32 tree = leaves[place] / capacity;
+    const i32* const own_links = links + static_cast<i64>(tree) * 6 * capacity;
+    const i32* const parents = own_links + PARENT * capacity;
     i32* const own = terms + static_cast<i64>(leaves[place]) * TERMS;
-    i32 found[TERMS] = {-1, -1, -1, -1, -1};
+    for (i32 k = 0; k < TERMS; ++k) own[k] = -1;
     i32 n_found = 0;
-    for (i32 node = parents[leaves[place] % capacity]; node >= 0 && n_found < TERMS; node = parents[node]) {
-        const i32 feature = features[node];
+    for (i32 node = parents[leaves[place] - tree * capacity]; node >= 0 && n_found < TERMS; node = parents[node]) {
+        const i32 feature = own_links[SPLIT_FEATURE * capacity + node];
         bool is_new = usable == nullptr || usable[feature] != 0;
-#pragma unroll
-        for (i32 k = 0; k < TERMS; ++k) is_new = is_new && found[k] != feature;
-        if (!is_new) continue;
-#pragma unroll
-        for (i32 k = 0; k < TERMS; ++k)
-            if (k == n_found) found[k] = feature;
-        ++n_found;
+        for (i32 k = 0; k < n_found; ++k) is_new = is_new && own[k] != feature;
+        if (is_new) own[n_found++] = feature;
     }
-#pragma unroll
-    for (i32 k = 0; k < TERMS; ++k) own[k] = found[k];
 }
 
 struct Equations {
