@@ -15,7 +15,7 @@ LEAST_ROWS = 500
 """With fewer no rows are held out, as a fifth of them tells too little of when to stop."""
 DEEPER_ROWS = 10_000
 """From here on trees are deeper."""
-MEMBERS_ROWS = 2**20
+MEMBERS_ROWS = 2**19
 """From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long."""
 ROUNDS_WITHOUT_STOPPING = 100
 """Rounds where `n_estimators` is not given and no rows tell when to stop: XGBoost's and scikit-learn's number."""

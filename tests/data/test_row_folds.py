@@ -89,7 +89,7 @@ def test_a_rare_label_is_in_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_of_hashes_have_no_order(pairs: list[tuple[int, int]], seed: int, most: int) -> None:
     def hashes_of(some: list[tuple[int, int]]) -> Hashes:
         groups, values = np.array(some, np.uint64).reshape(-1, 2).T
-        return Hashes.of(groups.astype(np.float32), values, most)
+        return Hashes.of(groups.astype(np.float32), values, most, np.empty(0, np.float32))
 
     cuts = sorted(np.random.default_rng(seed).integers(0, len(pairs) + 1, 2).tolist())
     parts = [pairs[: cuts[0]], pairs[cuts[1] :], pairs[cuts[0] : cuts[1]]]
@@ -103,11 +103,24 @@ def test_sums_of_hashes_have_no_order(pairs: list[tuple[int, int]], seed: int, m
     assert expected.hashes.tolist() == [value for own in every for value in own if len(own) < most]
     assert expected.full.tolist() == [own for own, values in enumerate(every) if len(values) >= most]
     assert expected.fewest == sum(min(len(own), most) for own in every)
-    distinct = sorted(set(pairs))
-    groups, values = np.array(distinct, np.uint64).reshape(-1, 2).T
-    counted = Hashes.of(groups.astype(np.float32), values, most, distinct=True)
-    np.testing.assert_array_equal(counted.hashes, expected.hashes)
-    np.testing.assert_array_equal(counted.full, expected.full)
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 60, 1000])
+def test_groups_of_many_are_told_alike_by_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk_rows: int) -> None:
+    monkeypatch.setattr(row_folds, "LEAST_HASHES", 20)
+    monkeypatch.setattr(row_folds, "MOST_HASHES", 20)
+    label = np.repeat([0.0, 1.0, 2.0], [100, 20, 19])[np.random.default_rng(2).permutation(139)]
+    with QuantizedDataset(np.ones((139, 1)), label, chunk_rows=chunk_rows, n_jobs=1, device="cpu") as data:
+        dealing = Dealing.of(3, 0, 0, "label", data.info.stats)
+        found = known_hashes(data.shards.shards, dealing)
+        folds = folds_of(data, dealing)
+    assert found.full.tolist() == [0, 1]
+    assert found.groups.tolist() == [2] * 19
+    assert found.fewest == 20 + 20 + 19
+    assert sorted(np.bincount(folds[label == 2]).tolist()) == [6, 6, 7]
+    hashes = dealing.hashes_of(np.arange(139, dtype=np.uint64))
+    expected = [int(own) * 3 >> 64 for own in hashes]
+    np.testing.assert_array_equal(folds[label != 2], np.array(expected)[label != 2])
 
 
 def test_halves_share_chunks_and_know_their_labels() -> None:

@@ -77,14 +77,17 @@ class Dealing:
             most = max(int(MOST_HASHES / max(span, 1.0)), LEAST_HASHES)
         return cls(n_folds, seed, repeat, by, most)
 
-    def hashes_of(self, entry: ShardChunk, begin: int = 0, end: int | None = None) -> UInt64:
-        """Return what each row of a chunk, or of some of its rows, is dealt out by; uint64, shape (rows,)."""
+    def numbers_of(self, entry: ShardChunk, begin: int = 0, end: int | None = None) -> UInt64:
+        """Return the numbers of a chunk's rows, or of some of them, or the codes of their queries; uint64, shape
+        (rows,)."""
         end = entry.n_rows if end is None else end
         if self.by == "qid":
             assert entry.rows.qid is not None
-            numbers = entry.rows.qid[begin:end].view(np.uint64)
-        else:
-            numbers = np.arange(entry.first_row + begin, entry.first_row + end, dtype=np.uint64)
+            return entry.rows.qid[begin:end].view(np.uint64)
+        return np.arange(entry.first_row + begin, entry.first_row + end, dtype=np.uint64)
+
+    def hashes_of(self, numbers: UInt64) -> UInt64:
+        """Return what rows, or queries, of those numbers are dealt out by; uint64, shape (rows,)."""
         return draws(key(self.seed, Purpose.FOLDS, self.repeat), numbers)
 
     def groups_of(self, entry: ShardChunk) -> Array:
@@ -116,24 +119,18 @@ class Hashes:
         return len(self.hashes) + self.most * len(self.full)
 
     @classmethod
-    def of(cls, groups: Array, hashes: UInt64, most: int, full: Array | None = None, *, distinct: bool = False
-           ) -> Hashes:  # fmt: skip
-        """Keep those of each group that is not `full`, equal ones once; none are equal where they are `distinct`."""
-        full = np.empty(0, np.float32) if full is None else full
-        groups, hashes = _without(groups, hashes, full)
-        if distinct:  # counting is faster than sorting
-            values, counts = np.unique(groups, return_counts=True)
-            more = values[counts >= most]
-            groups, hashes = _without(groups, hashes, more)
-            full = np.union1d(full, more)
+    def of(cls, groups: Array, hashes: UInt64, most: int, full: Array) -> Hashes:
+        """Keep those of each group that is not `full`, equal ones once."""
+        kept = _rows_without(groups, full)
+        groups, hashes = groups[kept], hashes[kept]
         order = np.lexsort((hashes, groups))
         groups, hashes = groups[order], hashes[order]
         new = np.ones(len(groups), np.bool_)
         new[1:] = (groups[1:] != groups[:-1]) | (hashes[1:] != hashes[:-1])
         groups, hashes = groups[new], hashes[new]
-        values, counts = np.unique(groups, return_counts=True)
-        more = values[counts >= most]
-        return cls(*_without(groups, hashes, more), np.union1d(full, more), most)
+        more = _of_many(groups, most)
+        kept = _rows_without(groups, more)
+        return cls(groups[kept], hashes[kept], np.union1d(full, more), most)
 
     def __add__(self, other: Hashes) -> Hashes:
         return Hashes.of(
@@ -142,36 +139,48 @@ class Hashes:
         )  # fmt: skip
 
 
-def _without(groups: Array, hashes: UInt64, dropped: Array) -> tuple[Array, UInt64]:
-    """Return the groups and hashes that are of none of the dropped groups."""
-    if not len(dropped):
-        return groups, hashes
-    kept = ~np.isin(groups, dropped)
-    return groups[kept], hashes[kept]
+def _rows_without(groups: Array, dropped: Array) -> Bool | slice:
+    """Return which rows are of none of the dropped groups."""
+    return ~np.isin(groups, dropped) if len(dropped) else slice(None)
+
+
+def _of_many(groups: Array, most: int) -> Array:
+    """Return the groups of `most` rows or more, increasing."""
+    values, counts = np.unique(groups, return_counts=True)
+    return values[counts >= most]
 
 
 def known_hashes(shards: Iterable[Shard], dealing: Dealing) -> Hashes:
     """Return the hashes of the rows of some shards that count, of groups that have few."""
-    total = Hashes.of(np.empty(0, np.float32), np.empty(0, np.uint64), dealing.most)
+    none = np.empty(0, np.float32)
+    total = Hashes(none, np.empty(0, np.uint64), none, dealing.most)
     for shard in shards:
         for entry in shard.entries:
-            groups, hashes = dealing.groups_of(entry), dealing.hashes_of(entry)
-            if entry.selected is not None:
-                groups, hashes = groups[entry.selected], hashes[entry.selected]
-            total += Hashes.of(groups, hashes, dealing.most, total.full, distinct=dealing.by != "qid")
+            groups, numbers = dealing.groups_of(entry), dealing.numbers_of(entry)
+            counting = slice(None) if entry.selected is None else entry.selected
+            groups, numbers = groups[counting], numbers[counting]
+            kept = _rows_without(groups, total.full)
+            groups, numbers = groups[kept], numbers[kept]
+            full = total.full
+            if dealing.by != "qid":  # rows have numbers of their own, so that counting them is enough
+                full = np.union1d(full, _of_many(groups, dealing.most))
+                kept = _rows_without(groups, full)
+                groups, numbers = groups[kept], numbers[kept]
+            total += Hashes.of(groups, dealing.hashes_of(numbers), dealing.most, full)
     return total
 
 
 @dataclass(frozen=True)
 class DealtRows:
-    """The folds of rows that are dealt out.
+    """The folds of rows that are dealt out: of groups all of whose hashes are known folds get equally many, up to one,
+    and the whole of these groups does too; of others each fold gets an equal share of all hashes that there are.
 
     Parameters
     ----------
     values : array, shape (groups,), increasing
-        The groups' values.
+        The values of groups whose hashes are known.
     thresholds : uint64 array, shape (folds - 1, groups)
-        The first hash of each fold but the first.
+        Their first hash of each fold but the first.
     turns : int64 array, shape (groups,)
         What is added to a group's folds, which go round, so that what is left over of small groups does not always go
         to the same fold.
@@ -187,34 +196,34 @@ class DealtRows:
         folds, groups = np.empty(entry.n_rows, np.int64), self.dealing.groups_of(entry)
         for begin in range(0, entry.n_rows, BLOCK_ROWS):
             own = slice(begin, min(begin + BLOCK_ROWS, entry.n_rows))
-            hashes = self.dealing.hashes_of(entry, own.start, own.stop)
-            group = np.searchsorted(self.values, groups[own])
-            np.minimum(group, len(self.values) - 1, out=group)  # of rows that do not count
-            found = self.turns[group]
-            for threshold in self.thresholds:
-                found += hashes >= threshold[group]
-            folds[own] = found % self.dealing.n_folds
+            hashes = self.dealing.hashes_of(self.dealing.numbers_of(entry, own.start, own.stop))
+            folds[own] = self._folds(hashes, groups[own])
+        return folds
+
+    def _folds(self, hashes: UInt64, groups: Array) -> Int64:
+        half, n = np.uint64(32), self.dealing.n_folds
+        folds = ((hashes >> half) * np.uint64(n) >> half).astype(np.int64)
+        if not len(self.values):
+            return folds
+        group = np.minimum(np.searchsorted(self.values, groups), len(self.values) - 1)
+        few = np.flatnonzero(self.values[group] == groups)
+        hashes, group = hashes[few], group[few]
+        places = self.turns[group]
+        for threshold in self.thresholds:
+            places += hashes >= threshold[group]
+        folds[few] = places % n
         return folds
 
 
 def rule_of(dealing: Dealing, found: Hashes) -> DealtRows:
-    """Return which fold each row belongs to, by the hashes of all rows.
-
-    Of a group all of whose hashes are known folds get equally many, up to one, and the whole does too; of others each
-    fold gets an equal share of all hashes that there are.
-    """
+    """Return which fold each row belongs to, by the hashes of all rows."""
     n = dealing.n_folds
-    few, starts, counts_of_few = np.unique(found.groups, return_index=True, return_counts=True)
-    values = np.union1d(few, found.full)
-    counts = np.full(len(values), dealing.most)
-    at = np.searchsorted(values, few)
-    counts[at] = counts_of_few
+    values, starts, counts = np.unique(found.groups, return_index=True, return_counts=True)
     thresholds: UInt64 = np.empty((n - 1, len(values)), np.uint64)
     for fold in range(1, n):
-        thresholds[fold - 1] = np.uint64(2**64 * fold // n)
-        place = fold * (counts_of_few // n) + np.minimum(fold, counts_of_few % n)
-        known = found.hashes[starts + np.minimum(place, counts_of_few - 1)]
-        thresholds[fold - 1, at] = np.where(place < counts_of_few, known, _LAST)
+        place = fold * (counts // n) + np.minimum(fold, counts % n)
+        known = found.hashes[starts + np.minimum(place, counts - 1)]
+        thresholds[fold - 1] = np.where(place < counts, known, _LAST)
     return DealtRows(dealing, values, thresholds, np.cumsum(counts) - counts)
 
 
