@@ -292,8 +292,12 @@ def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
 
 def trees_of(booster: Booster) -> bytes:
     """Everything that trees say, as bytes."""
-    arrays = [getattr(tree, each.name) for tree in booster.trees for each in dataclasses.fields(tree)]
-    return b"".join(repr(own.lists).encode() if hasattr(own, "lists") else own.tobytes() for own in arrays)
+    told = [
+        [each.tolist() for each in (tree.models.feature, tree.models.slope)] if name == "models" else
+        tree.sets.lists if name == "sets" else getattr(tree, name).tobytes()
+        for tree in booster.trees for name in (each.name for each in dataclasses.fields(tree))
+    ]  # fmt: skip
+    return repr(told).encode()
 
 
 def test_evaluation_sees_what_prediction_does() -> None:
