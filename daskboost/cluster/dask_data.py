@@ -436,7 +436,7 @@ class ClusterShards:
         return [ChunkRecord.from_json(record, worker) for worker, part in found.items() for record in part]
 
     def known_hashes(self, dealing: Dealing) -> Hashes:
-        """Return the smallest hashes that rows are dealt out by."""
+        """Return the hashes that rows of small groups are dealt out by, see `row_folds.known_hashes`."""
         return reduce(add, self._asked(_known_hashes, (dealing,)))
 
     def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[ClusterShards, LabelStats], ...]]:

@@ -222,7 +222,7 @@ class LocalShards:
         return marked
 
     def known_hashes(self, dealing: Dealing) -> Hashes:
-        """Return the smallest hashes that rows are dealt out by."""
+        """Return the hashes that rows of small groups are dealt out by, see `row_folds.known_hashes`."""
         return known_hashes(self.shards, dealing)
 
     def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[LocalShards, LabelStats], ...]]:

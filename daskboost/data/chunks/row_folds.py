@@ -120,9 +120,7 @@ class Hashes:
 
     @classmethod
     def of(cls, groups: Array, hashes: UInt64, most: int, full: Array) -> Hashes:
-        """Keep those of each group that is not `full`, equal ones once."""
-        kept = _rows_without(groups, full)
-        groups, hashes = groups[kept], hashes[kept]
+        """Keep equal ones once, of groups none of which is `full`."""
         order = np.lexsort((hashes, groups))
         groups, hashes = groups[order], hashes[order]
         new = np.ones(len(groups), np.bool_)
@@ -133,10 +131,9 @@ class Hashes:
         return cls(groups[kept], hashes[kept], np.union1d(full, more), most)
 
     def __add__(self, other: Hashes) -> Hashes:
-        return Hashes.of(
-            np.concatenate([self.groups, other.groups]), np.concatenate([self.hashes, other.hashes]), self.most,
-            np.union1d(self.full, other.full),
-        )  # fmt: skip
+        groups, full = np.concatenate([self.groups, other.groups]), np.union1d(self.full, other.full)
+        kept = _rows_without(groups, full)
+        return Hashes.of(groups[kept], np.concatenate([self.hashes, other.hashes])[kept], self.most, full)
 
 
 def _rows_without(groups: Array, dropped: Array) -> Bool | slice:
