@@ -168,11 +168,32 @@ class CpuView(Protocol):
         """Copies of some rows, as `joined_view` takes them."""
 
 
-class DenseView:
+class _BinsView:
+    """What views of either kind do with their bins by the same loops."""
+
+    bins: DenseBins | SparseBins
+    _layout: SlotLayout
+
+    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
+        return int(histogram.add_segments(self.bins, rows, stretch, sums))
+
+    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
+                      sums: Int64) -> None:  # fmt: skip
+        leaf_models.add_equations(self.bins, self._layout.positions, terms, gradients, quanta, rows, leaf, sums)
+
+    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
+                     ) -> None:  # fmt: skip
+        models = Models(tree.models.feature, tree.models.slope, tree.value)
+        leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
+
+
+class DenseView(_BinsView):
     """Row-major symbols, and a column-major copy for splitting where memory has room for one.
 
     Splitting reads one symbol per row: from rows that is a cache line each, from a column a byte.
     """
+
+    bins: DenseBins
 
     def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
         n_rows, n_features = symbols.shape
@@ -196,31 +217,21 @@ class DenseView:
     def places(self) -> list[tuple[int, int, int, int]]:
         return [(host_address(own.symbols), 0, own.row_stride, own.column_stride) for own in (self.bins, self.columns)]
 
-    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
-        return int(histogram.add_segments(self.bins, rows, stretch, sums))
-
     def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
         partition.split_dense(self.columns, rows, spare, stretch, splits, lefts)
 
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
         partition.walk_dense(self.bins, tree, rows, first, last, margin)
 
-    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
-                      sums: Int64) -> None:  # fmt: skip
-        leaf_models.add_equations(self.bins, self._layout.positions, terms, gradients, quanta, rows, leaf, sums)
-
-    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
-                     ) -> None:  # fmt: skip
-        models = Models(tree.models.feature, tree.models.slope, tree.value)
-        leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
-
     def take(self, rows: Int64 | UInt32) -> Symbols:
         taken: Symbols = self._symbols[rows]
         return taken
 
 
-class SparseView:
+class SparseView(_BinsView):
     """CSR rows whose entries are histogram slots."""
+
+    bins: SparseBins
 
     def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
         self.bins, self._layout = SparseBins(indptr, slots, layout.offsets), layout
@@ -234,23 +245,11 @@ class SparseView:
     def places(self) -> list[tuple[int, int, int, int]]:
         return 2 * [(host_address(self.bins.indptr), host_address(self.bins.slots), 0, 0)]
 
-    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
-        return int(histogram.add_segments(self.bins, rows, stretch, sums))
-
     def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
         partition.split_sparse(self.bins, rows, spare, stretch, splits, lefts)
 
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
         partition.walk_sparse(self.bins, tree, rows, first, last, margin)
-
-    def add_equations(self, terms: Int32, gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32,
-                      sums: Int64) -> None:  # fmt: skip
-        leaf_models.add_equations(self.bins, self._layout.positions, terms, gradients, quanta, rows, leaf, sums)
-
-    def add_modelled(self, tree: WalkArrays, node: Float32, rows: UInt32, first: int, last: int, margin: Float32
-                     ) -> None:  # fmt: skip
-        models = Models(tree.models.feature, tree.models.slope, tree.value)
-        leaf_models.add_modelled(self.bins, self._layout.positions, models, node, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
         begins = self.bins.indptr[rows]
