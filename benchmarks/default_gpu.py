@@ -63,7 +63,7 @@ def xgboost(config: Config, **given: Any) -> Any:
 
 
 def logloss(model: Any, rows: Rows) -> float:
-    """Of the test rows."""
+    """Return the log-loss of the test rows."""
     return scores(host(rows.y_test), host(model.predict_proba(rows.x_test))[:, 1])["logloss"]
 
 

@@ -79,7 +79,7 @@ struct Places {
         return place < n ? found : how.no_second(found);
     }
 
-    // Of places that there are not, one that no chance is known of.
+    // A place that there is not has a position of which no chance is known.
     __device__ __forceinline__ u32 position(i32 place, i32 end) const {
         return BY_POSITION && place >= 0 && place < end ? rows[static_cast<i64>(place) * stride] : ~0u;
     }

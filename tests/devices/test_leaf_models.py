@@ -81,7 +81,7 @@ def equations(x: Any, pairs: Any, n_terms: int) -> Any:
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 5), st.sampled_from([0.0, 0.5, 20.0]))
 @settings(deadline=None)
 def test_slopes_are_a_ridge_regression(seed: int, n_rows: int, n_terms: int, penalty: float) -> None:
-    """Of float64, to 1e-6 of the largest; some columns do not vary, or vary together."""
+    """They are those of float64 to 1e-6 of the largest; some columns do not vary, or vary together."""
     rng = np.random.default_rng(seed)
     x = rng.integers(-REACH, REACH + 1, (n_rows, n_terms))
     if n_terms > 1 and rng.random() < 0.3:

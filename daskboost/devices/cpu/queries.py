@@ -100,7 +100,7 @@ class PairRule(NamedTuple):
     """Gains of rows by query, as parts of a power of two; labels where pairs are not weighted by NDCG."""
     scale: Float64
     """By how much gains of a query differ at most, 1 where pairs do not count by that; 0 where no pair adds anything.
-    Of noisy orders the power of two that what pairs add is multiplied by."""
+    Where pairs are those of noisy orders, it is the power of two that what they add is multiplied by."""
     worth: Float32
     """What pairs of each query count: all the same, or times the difference of both gains and that of both places'
     discounts, or times the change of a sum of precisions. Of noisy orders times the query's scale."""
