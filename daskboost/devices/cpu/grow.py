@@ -1527,7 +1527,7 @@ def _finish(state: Growing, thread: int) -> None:
 
 
 class AddsValues(NamedTuple):
-    """Has `_over_leaves` add leaf values to margins."""
+    """Has `_over_leaves`, or `_over_absent`, add leaf values to margins."""
 
     thread: int
 
@@ -1585,11 +1585,26 @@ def _over_leaves(state: Growing, work: LeafWork) -> None:
 @part
 def _walk(state: Growing, thread: int) -> None:
     """Add the leaves' values to the margins of the rows that were not drawn, which lie behind those that were."""
-    chunks, nodes, step, size = state.chunks, state.nodes, state.step, state.step.counts[SIZE]
-    tree = TreeArrays(
-        nodes.left[:size], step.walked[:size], nodes.feature[:size], nodes.split_bin[:size], step.defaults[:size],
-        nodes.value[:size], nodes.right_bins[:size],
-    )  # fmt: skip
+    _over_absent(state, AddsValues(thread))
+
+
+def _work_on_absent(state: Growing, work: LeafWork, chunk: int, first: int, last: int) -> None:
+    """Work on some rows that were not drawn, at positions in a chunk."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_work_on_absent, inline="always", strict=False)
+def _typed_work_on_absent(state: types.Type, work: types.NamedTuple, chunk: types.Type, first: types.Type,
+                          last: types.Type) -> Callable[..., None]:  # fmt: skip
+    if work.instance_class is AddsValues:
+        return lambda state, work, chunk, first, last: _walk_absent(state, chunk, first, last)
+    return lambda state, work, chunk, first, last: _mark_absent_leaves(state, chunk, first, last)
+
+
+@njit(nogil=True)
+def _over_absent(state: Growing, work: LeafWork) -> None:
+    """Work on the rows that were not drawn, in stretches of some."""
+    chunks, nodes = state.chunks, state.nodes
     n_rows = chunks.begins[-1] - nodes.n_rows[0]
     stretch = _rows_of_task(n_rows, state.rules.n_threads)
     while True:
@@ -1602,7 +1617,18 @@ def _walk(state: Growing, thread: int) -> None:
             first, last = max(begin, begin + low - position), min(end, begin + high - position)
             position += end - begin
             if first < last:
-                walk(_by_row(chunks, chunk), tree, chunks.rows.order, first, last, _margin(state, chunk))
+                _work_on_absent(state, work, chunk, first, last)
+
+
+@uncounted()
+def _walk_absent(state: Growing, chunk: int, first: int, last: int) -> None:
+    """Add the leaves' values to the margins of some rows that were not drawn."""
+    chunks, nodes, step, size = state.chunks, state.nodes, state.step, state.step.counts[SIZE]
+    tree = TreeArrays(
+        nodes.left[:size], step.walked[:size], nodes.feature[:size], nodes.split_bin[:size], step.defaults[:size],
+        nodes.value[:size], nodes.right_bins[:size],
+    )  # fmt: skip
+    walk(_by_row(chunks, chunk), tree, chunks.rows.order, first, last, _margin(state, chunk))
 
 
 @njit(inline="always")
@@ -1662,25 +1688,20 @@ def _mark_leaves(state: Growing, node: int, chunk: int, first: int, last: int) -
 @part
 def _mark_absent(state: Growing, thread: int) -> None:
     """Write down the leaves of the rows that were not drawn."""
+    _over_absent(state, MarksLeaves(thread))
+
+
+@uncounted()
+def _mark_absent_leaves(state: Growing, chunk: int, first: int, last: int) -> None:
+    """Write down the leaves of some rows that were not drawn."""
     chunks, nodes = state.chunks, state.nodes
-    n_rows = chunks.begins[-1] - nodes.n_rows[0]
-    stretch = _rows_of_task(n_rows, state.rules.n_threads)
-    while True:
-        low = next_task(state.team) * stretch
-        if low >= n_rows:
-            return
-        high, position = low + stretch, 0
-        for chunk in range(len(chunks.begins) - 1):
-            begin, end = nodes.segments[0, chunk, 1], chunks.begins[chunk + 1]
-            first, last = max(begin, begin + low - position), min(end, begin + high - position)
-            position += end - begin
-            bins, leaf = _by_row(chunks, chunk), state.models.leaf[chunks.begins[chunk] :]
-            for i in range(first, last):
-                row, node = chunks.rows.order[i], 0
-                while nodes.left[node] >= 0:
-                    is_left = goes_left(bins, np.uint64(row), _split_of(nodes, node))
-                    node = nodes.left[node] + (0 if is_left else 1)
-                leaf[row] = ABSENT - node
+    bins, leaf = _by_row(chunks, chunk), state.models.leaf[chunks.begins[chunk] :]
+    for i in range(first, last):
+        row, node = chunks.rows.order[i], 0
+        while nodes.left[node] >= 0:
+            is_left = goes_left(bins, np.uint64(row), _split_of(nodes, node))
+            node = nodes.left[node] + (0 if is_left else 1)
+        leaf[row] = ABSENT - node
 
 
 @part
