@@ -128,7 +128,7 @@ def test_files_without_pairs_have_the_version_of_before(rows: Any, model: DaskBo
     assert Booster.from_bytes(alone.to_bytes("json")) == alone
     document, own = versions(model.booster_)
     assert own["version"] == 3
-    for changed, match in (({"version": 4}, "version 4, newer than 3"), ({"encoder": {**own["encoder"], "pairs": []}},
+    for changed, match in (({"version": 5}, "version 5, newer than 4"), ({"encoder": {**own["encoder"], "pairs": []}},
                                                                          "makes 5 features, not the 6")):  # fmt: skip
         document["learner"]["attributes"]["daskboost"] = json.dumps({**own, **changed})
         with pytest.raises(ModelFormatError, match=match):
