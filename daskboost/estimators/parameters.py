@@ -102,7 +102,7 @@ SHARED_PARAMETERS = """
         better unless it has a true attribute ``maximize`` or is one of scikit-learn's ``..._score``.
     early_stopping_rounds : int, optional
         Stop after so many rounds without improvement of the last metric on the last set of `eval_set`, or on rows that
-        are held out; 30 where `n_estimators` is not given.
+        are held out; 30 where `n_estimators` is not given, 60 of rows that have a `qid`.
     callbacks : sequence of Callback, optional
         Progress bars, schedules, checkpoints.
     quantile_alpha : float or sequence of float, default 0.5

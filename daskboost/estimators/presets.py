@@ -81,10 +81,10 @@ class Preset:
     each model takes longer."""
     validation_fraction: float
     early_stopping_rounds: int
+    early_stopping_rounds_of_queries: int
+    """Where rows have queries, whose metrics differ much from round to round."""
     n_estimators: int
     """Most rounds where rows tell when to stop."""
-    ranking_objective: str = "rank:pairwise"
-    """The objective of rankers."""
 
     @property
     def stops(self) -> bool:
@@ -126,11 +126,11 @@ CLASSES = Members(
 )  # fmt: skip
 XGBOOST = Members(TrainParams.learning_rate, 1.0, 1.0, 0)
 PRESETS: Mapping[str, Preset] = {
-    "fast": Preset(replace(NUMBERS, n_members=1), replace(CLASSES, n_members=1), 0.2, 20, 1000),
-    "balanced": Preset(NUMBERS, CLASSES, 0.2, 30, 2000),
+    "fast": Preset(replace(NUMBERS, n_members=1), replace(CLASSES, n_members=1), 0.2, 20, 40, 1000),
+    "balanced": Preset(NUMBERS, CLASSES, 0.2, 30, 60, 2000),
     "best": Preset(
         replace(NUMBERS, learning_rate=0.05, n_members=10), replace(CLASSES, learning_rate=0.1, n_members=10),
-        0.1, 50, 5000,
+        0.1, 50, 100, 5000,
     ),
-    "xgboost": Preset(XGBOOST, XGBOOST, 0.2, 0, ROUNDS_WITHOUT_STOPPING, "rank:ndcg"),
+    "xgboost": Preset(XGBOOST, XGBOOST, 0.2, 0, 0, ROUNDS_WITHOUT_STOPPING),
 }  # fmt: skip

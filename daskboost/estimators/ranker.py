@@ -7,7 +7,6 @@ from daskboost.estimators.class_labels import ClassLabels
 from daskboost.estimators.estimator import BoostedTrees, client_for
 from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
-from daskboost.estimators.presets import PRESETS
 from daskboost.estimators.scoring import ndcg
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective_names import make_objective
@@ -23,8 +22,7 @@ class DaskBoostRanker(BoostedTrees):
     query alone. Rows of a query may lie anywhere, on several workers too. `sample_weight` has a value for each row, the
     same for all rows of a query, where XGBoost's ranker takes one for each query.
 
-    Objectives are those of pairs, ``rank:pairwise`` (the default, which ranked held-out queries of three real sets
-    better, `docs/defaults.md`), ``rank:ndcg`` (that of ``preset="xgboost"``), ``rank:map``, ``yetirank`` and
+    Objectives are those of pairs, ``rank:ndcg`` (the default), ``rank:pairwise``, ``rank:map``, ``yetirank`` and
     ``pairlogit`` (all pairs of a query, or the `pairs` that `fit` is given), and those of lists, ``querysoftmax`` and
     ``queryrmse``, whose time grows as the number of rows alone (`docs/ranking.md`); or a function
     ``f(label, margin, group) -> (gradient, hessian)`` that gets whole queries
@@ -47,6 +45,8 @@ class DaskBoostRanker(BoostedTrees):
     >>> bool(model.score(x, x[:, 0] // 3, qid=query) > 0.99)
     True
     """
+
+    objective: object = "rank:ndcg"
 
     def score(self, X: object, y: object, qid: object = None, sample_weight: object = None) -> float:
         """Return the NDCG of the predictions, averaged over the queries: 1 is a perfect ranking.
@@ -76,16 +76,11 @@ class DaskBoostRanker(BoostedTrees):
             )
         super()._loaded(booster)
 
-    @property
-    def _objective(self) -> object:
-        """The objective; that of the preset where none is given."""
-        return PRESETS[self.preset].ranking_objective if self.objective is None else self.objective
-
     def _params_for(self, labels: ClassLabels | None) -> TrainParams:
-        params = self.train_params(self._objective)
+        params = super()._params_for(labels)
         if make_objective(params.objective, vars(params)).query_loss is None:
             raise ParameterError(
-                f"objective={self._objective!r} ranks nothing; use 'rank:ndcg', 'rank:pairwise' or 'rank:map', a "
+                f"objective={self.objective!r} ranks nothing; use 'rank:ndcg', 'rank:pairwise' or 'rank:map', a "
                 "function f(label, margin, group), which gets whole queries, or DaskBoostRegressor, which takes qid "
                 "and eval_metric='ndcg@10' as well"
             )

@@ -65,7 +65,8 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
         _may_hold_out(chosen, shape)
         and (chosen.n_estimators is None or given is not None) and (n_rows >= LEAST_ROWS or given is not None)
     )  # fmt: skip
-    patience = preset.early_stopping_rounds if given is None else given
+    usual = preset.early_stopping_rounds_of_queries if shape.has_queries else preset.early_stopping_rounds
+    patience = usual if given is None else given
     if shape.is_evaluated and chosen.n_estimators is None and preset.stops and chosen.early_stopping:
         return Rounds(preset.n_estimators, patience, None)  # the user's rows tell
     if shape.is_evaluated or not stops:
@@ -91,7 +92,7 @@ def _holding_out(chosen: EstimatorParameters, shape: FitShape, preset: Preset, n
         single = in_time or shape.has_callbacks or chosen.refit in ("replay", "none")
         n_members = 1 if single else min(preset.n_members(n_rows, shape.n_classes), n_folds_of(fraction))
     refit = chosen.refit or ("replay" if in_time else "average" if n_members > 1 else "none")
-    return HoldingOut(fraction, n_members, patience, refit, in_time, shape.n_classes > 0)
+    return HoldingOut(fraction, n_members, patience, refit, in_time, shape.n_classes > 0, shape.has_queries)
 
 
 def _check(chosen: EstimatorParameters, shape: FitShape) -> None:

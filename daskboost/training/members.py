@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from daskboost.data.chunks.row_folds import LastRows
 from daskboost.errors import DataError
 from daskboost.fit.spec import EarlyStopping
@@ -54,6 +56,9 @@ class HoldingOut:
         Hold the last rows out, rather than rows drawn by hashes.
     stratified : bool
         Deal out the rows of each label by themselves.
+    together : bool, default False
+        Members keep as many rounds each: those after which the mean of their metrics is best. Metrics of queries
+        differ so much from round to round that the best one of a single member says little.
     """
 
     fraction: float
@@ -62,6 +67,7 @@ class HoldingOut:
     refit: str
     in_time: bool
     stratified: bool
+    together: bool = False
 
     def folds(self, data: QuantizedDataset, seed: int) -> list[Fold]:
         """Return what each member trains on and what is held out from it.
@@ -119,9 +125,14 @@ def train_members(
         begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score, early_stopping=stopping))
         prepared.append(PreparedModel(begun, history, 0, i))
     trained = _run(prepared, dtrain)
-    best = [_best_of(model.booster) for model in trained]
-    found = [{"rounds": booster.n_iterations, "score": model.booster.best_score}
-             for model, booster in zip(trained, best, strict=True)]  # fmt: skip
+    ends = [model.booster.best_iteration for model in trained]
+    if holding_out.together and None not in ends:  # there are rounds
+        ends = [_common_end(trained, maximize=prepared[0].fit.spec.metrics[-1][-1].maximize)] * len(ends)
+    best = [
+        model.booster if end is None else model.booster[: end + 1] for model, end in zip(trained, ends, strict=True)
+    ]
+    found = [{"rounds": booster.n_iterations, "score": None if end is None else _scores(model)[end]}
+             for model, booster, end in zip(trained, best, ends, strict=True)]  # fmt: skip
     logger.info("%d of %d folds of the rows were held out: %s", len(found), n_folds_of(holding_out.fraction), found)
     if holding_out.refit == "replay":
         n_best = max(own.n_iterations for own in best)
@@ -144,6 +155,16 @@ def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[Tr
     ]
 
 
-def _best_of(booster: Booster) -> Booster:
-    """The iterations up to the best one."""
-    return booster if booster.best_iteration is None else booster[: booster.best_iteration + 1]
+def _scores(model: TrainedModel) -> list[float]:
+    """Return the last metric of a member's held-out rows after each of its rounds."""
+    (metrics,) = model.evals_result.values()
+    *_, scores = metrics.values()
+    return scores
+
+
+def _common_end(trained: Sequence[TrainedModel], *, maximize: bool) -> int:
+    """Return the round after which the mean of the members' scores is best, of those that all members have."""
+    scores = list(map(_scores, trained))
+    n_common = min(map(len, scores))
+    means = np.mean([own[:n_common] for own in scores], axis=0) * (1 if maximize else -1)
+    return int(np.argmax(np.nan_to_num(means, nan=-np.inf)))

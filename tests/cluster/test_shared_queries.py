@@ -318,7 +318,7 @@ def test_bad_rows_are_refused_wherever_they_lie(client: Client) -> None:
     there = spread(client, frame, 3, [0, 300, 600, 900])
     with pytest.raises(DataError, match=message):
         DaskBoostRanker(n_estimators=2).fit(there, "y", qid="q", sample_weight="w")
-    with pytest.raises(DataError, match="objective='rank:pairwise' ranks the rows of queries; pass qid"):
+    with pytest.raises(DataError, match="objective='rank:ndcg' ranks the rows of queries; pass qid"):
         DaskBoostRanker(n_estimators=2).fit(there, "y")
     with pytest.raises(DataError, match=r"eval_set\[0\] has no queries"):
         DaskBoostRanker(n_estimators=2).fit(there, "y", qid="q", eval_set=[(there, "y")])

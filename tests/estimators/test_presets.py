@@ -78,6 +78,30 @@ def test_members_end_where_losses_go_on_falling_by_next_to_nothing() -> None:
         assert ends < 1999
 
 
+@pytest.mark.parametrize("given", [{}, {"early_stopping_rounds": 5, "eval_metric": ["ndcg@3", "map"]}])
+def test_members_of_rankings_end_together_where_their_mean_score_is_best(given: dict[str, Any]) -> None:
+    model = DaskBoostRanker(**SMALL, **given).fit(X, np.digitize(Y, [0, 1]), qid=QID)
+    scores = [list(model.evals_result_[f"held_out_{i}"].values())[-1] for i in range(5)]
+    n_common = min(map(len, scores))
+    assert n_common < max(map(len, scores))
+    means = [sum(own[i] for own in scores) / 5 for i in range(n_common)]
+    best = max(range(n_common), key=means.__getitem__)
+    assert members(model) == [{"rounds": best + 1, "score": own[best]} for own in scores]
+    assert model.booster_.n_iterations == best + 1
+    patience = given.get("early_stopping_rounds", 60)
+    assert min(len(own) - 1 - np.argmax(own) for own in scores) == patience
+
+
+def test_members_of_rankings_end_together_by_a_metric_that_is_smaller_where_it_is_better() -> None:
+    def misplaced(label: Any, margin: Any) -> float:
+        return -float(np.corrcoef(label, margin)[0, 1]) if np.std(margin) else 0.0
+
+    model = DaskBoostRanker(**SMALL, eval_metric=misplaced).fit(X, np.digitize(Y, [0, 1]), qid=QID)
+    scores = [model.evals_result_[f"held_out_{i}"]["misplaced"] for i in range(5)]
+    means = np.mean([own[: min(map(len, scores))] for own in scores], axis=0)
+    assert {own["rounds"] for own in members(model)} == {int(np.argmin(means)) + 1}
+
+
 @pytest.mark.parametrize("kind", ["numbers", "classes", "queries", "time"])
 def test_defaults_have_the_same_bytes_on_a_cluster(cluster_client: Client, kind: str) -> None:
     model: Any = DaskBoostRegressor(**SMALL, has_time=kind == "time")
