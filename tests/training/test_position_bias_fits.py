@@ -126,7 +126,7 @@ def test_positions_are_told_from_relevance() -> None:
     scores = {}
     for unbiased in (False, True):
         ranker = DaskBoostRanker(
-            objective="rank:ndcg", n_estimators=30, learning_rate=0.1, max_depth=4, n_jobs=1, lambdarank_unbiased=unbiased
+            n_estimators=30, learning_rate=0.1, max_depth=4, n_jobs=1, lambdarank_unbiased=unbiased
         ).fit(X, click, qid=qid)  # fmt: skip
         scores[unbiased] = ranker.score(X_test, grade, qid=qid_test)
     assert scores[True] > scores[False] + 0.02
