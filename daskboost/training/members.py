@@ -119,7 +119,7 @@ def train_members(
     for i, (rows, held_out) in enumerate(folds):
         history: dict[str, dict[str, list[float]]] = {}
         fit = prepare_fit(
-            params, rows, n_rounds, [(held_out, f"held_out_{i}")], holding_out.patience, None, callbacks(i), history
+            params, rows, n_rounds, [(held_out, f"held_out_{i}")], None, None, callbacks(i), history
         )
         stopping = EarlyStopping(holding_out.patience, LEAST_SHARE)
         begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score, early_stopping=stopping))
