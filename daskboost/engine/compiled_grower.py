@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -71,7 +72,8 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         "leaves are quantiles": recipe.quantiles is not None,
         "several engines add up the equations of leaves, which are linear models":
             recipe.leaf_terms > 0 and recipe.n_engines > 1,
-        "splits are searched on something else than gradients": recipe.refits,
+        "several engines add up the hessians of leaves, which splits are not searched on":
+            recipe.refits and recipe.n_engines > 1,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
     }
@@ -113,8 +115,8 @@ class CompiledGrower:
         chunks = _chunks(views, engine)
         n_rows = int(chunks.begins[-1])
         rules = Rules(
-            spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
-            threads.count, small, self._asks, spec.recipe.leaf_terms,
+            spec.search_rules.regular, spec.leaf_rules.regular, POLICIES[params.grow_policy], params.depth_limit,
+            params.max_leaves, threads.count, small, self._asks, spec.recipe.leaf_terms, spec.recipe.refits,
         )  # fmt: skip
         plan = RoomPlan(
             RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules,
@@ -140,16 +142,18 @@ class CompiledGrower:
         n_chunks, n_outputs, rules = len(train.margins), spec.objective.n_outputs, spec.search_rules
         self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
         """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
+        n_searched = n_chunks if spec.recipe.refits else 0
+        self._searched = [_as_compiled(self._gradients.searched(0, chunk)[1]) for chunk in range(n_searched)]
+        """What splits are searched on in place of hessians, of each chunk."""
         self._weights = [group.weight for group in train.groups] if small else []
         self._codes = codes_to_draw(spec.recipe, train.groups)
+        rule_of = partial(scale_rule, total_weight, rules.reg_lambda, rules.max_delta_step)
         return by_reference(Rounds(
             g=addresses([g for g, _ in self._kept]), h=addresses([h for _, h in self._kept]),
+            searched=addresses(self._searched) if self._searched else np.zeros(n_chunks, np.int64),
             weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
             margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
-            rule=scale_rule(
-                total_weight, rules.reg_lambda, rules.max_delta_step, largest_searched=spec.largest_searched
-            ),
-            gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
+            rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(), gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
             codes=np.zeros(n_chunks, np.int64) if self._codes is None else addresses(self._codes),
             key_states=key_states(spec.params.random_state), first=spec.first_iteration,
             learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1),

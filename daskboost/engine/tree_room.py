@@ -50,6 +50,7 @@ from daskboost.devices.cpu.grow import (
     TreeModels,
     least_block,
     row_ns,
+    writes_leaves,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.leaf_models import ROOM_SHAPE, Positions
@@ -173,14 +174,16 @@ class TreeRoom:
 
     def _empty_models(self) -> TreeModels:
         """Return room for models of the leaves of trees of as many nodes as there is room for."""
-        n_terms, layout, n = self._rules.leaf_terms, self._layout, self._threads.count
+        n_terms, layout, n, rules = self._rules.leaf_terms, self._layout, self._threads.count, self._plan.rules
         capacity = len(self.nodes.left) if n_terms else 0
+        n_rows = int(self._rows.chunks.begins[-1]) if writes_leaves(rules) else 0
         positions = layout.positions if n_terms else Positions(np.zeros(0, np.int64), np.zeros(0, np.int8))
         return by_reference(TreeModels(
             begin=positions.begin, position=positions.position, usable=self._plan.usable, ridge=self._plan.ridge,
             feature=np.empty((capacity, n_terms), np.int32), slope=np.empty((capacity, n_terms), np.float32),
             sums=np.empty((n, capacity, n_sums(n_terms)), np.int64), x=np.empty((n, n_terms + 1), np.int64),
-            room=np.empty(ROOM_SHAPE), leaf=np.empty(int(self._rows.chunks.begins[-1]) if n_terms else 0, np.int32),
+            room=np.empty(ROOM_SHAPE), leaf=np.empty(n_rows, np.int32),
+            hessians=np.empty((n, len(self.nodes.left) if rules.refits else 0), np.int64),
         ))  # fmt: skip
 
     def _empty_meeting(self) -> Meeting:

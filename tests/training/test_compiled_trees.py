@@ -82,7 +82,19 @@ CASES: dict[str, Params] = {
     "monotone, symmetric": {"monotone_constraints": [1, -1, 0, 1], "grow_policy": "symmetric"},
     "regular": {"reg_alpha": 1.0, "reg_lambda": 3.0, "gamma": 0.5, "max_delta_step": 0.3},
     "no feature": {"min_child_weight": 1e9},
-}
+    "by weights": {"score_function": "l2", "objective": "reg:pseudohubererror", "reg_lambda": 0, "min_child_weight": 5},
+    "by weights, symmetric": {"grow_policy": "symmetric", "objective": "reg:pseudohubererror", "subsample": 0.6},
+    "by weights, best first": {
+        "grow_policy": "lossguide", "max_leaves": 20, "score_function": "l2", "objective": "reg:pseudohubererror",
+        "max_delta_step": 0.3, "reg_alpha": 0.2,
+    },
+    "by weights, linear leaves": {
+        "score_function": "l2", "objective": "reg:pseudohubererror", "linear_leaves": True, "subsample": 0.7,
+    },
+    "by weights, drawn by node": {
+        "colsample_bynode": 0.5, "score_function": "l2", "objective": "reg:pseudohubererror", "max_depth": 3,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
@@ -94,7 +106,7 @@ def test_trees_are_those_of_the_host(case: str, n_jobs: int, monkeypatch: pytest
     assert ours.to_bytes() == theirs.to_bytes()
 
 
-@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric"])
+@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric", "by weights, symmetric"])
 @pytest.mark.parametrize("kind", ["small", "weighted", "sparse", "wide bins", "many rows", "many chunks", "classes"])
 def test_trees_are_those_of_the_host_whatever_the_rows(
     kind: str, case: str, monkeypatch: pytest.MonkeyPatch

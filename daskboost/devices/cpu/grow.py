@@ -12,10 +12,12 @@ Python; the work of a step is shared by the threads of a team (`team.py`), in re
     _tell       ranges of slots x large nodes: where there are several engines, tasks' sums become what is told
     _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
     _finish     stretches of rows: leaf values are added to margins
-    _mark       the same, where leaves are linear: each row's leaf is written down
+    _mark       the same, where leaves are linear, or splits were searched on something else than hessians: each row's
+                leaf is written down, and `_finish_marked` takes the place of `_finish`
+    _add_leaves ranges of rows: their hessians are added to those of their leaves, which splits were not searched on
     _equations  ranges of rows: they are added to the normal equations of their leaves, of which one thread then finds
-                the slopes; `_finish_models` takes the place of `_finish`. In the order of rows, whose bins are read one
-                row after the other, that takes a third of the time that it takes in the order of leaves
+                the slopes. In the order of rows, whose bins are read one row after the other, that takes a third of the
+                time that it takes in the order of leaves
 
 Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does
 not depend on how its work was shared.
@@ -37,7 +39,16 @@ from numba.extending import overload
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows, tree_key
+from daskboost.devices.cpu.gradients import (
+    Gradients,
+    Quanta,
+    RowDraw,
+    RowRange,
+    add_hessians,
+    count_drawn,
+    take_rows,
+    tree_key,
+)
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.leaf_models import (
     Equations,
@@ -64,6 +75,7 @@ from daskboost.devices.cpu.split import (
     leaf_gain,
     leaf_weight,
     order_codes,
+    split_value,
     subtract,
 )
 from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
@@ -175,7 +187,8 @@ class Pool(NamedTuple):
 
 
 class TreeModels(NamedTuple):
-    """Models of a tree's leaves; arrays without entries where leaves are constant."""
+    """What leaves are valued by beside the sums of nodes, and their models; arrays without entries where leaves are
+    constant."""
 
     begin: Int64
     """Where the positions of each feature's bins begin, see `Positions`."""
@@ -195,7 +208,11 @@ class TreeModels(NamedTuple):
     room: Float64
     """Where a leaf's equations are solved, of `ROOM_SHAPE`."""
     leaf: Int32
-    """The leaf of each row of all chunks, shape (rows,); `ABSENT` less it of rows that were not drawn."""
+    """The leaf of each row of all chunks, shape (rows,); `ABSENT` less it of rows that were not drawn. Without entries
+    where leaves are not written down (`_writes_leaves`)."""
+    hessians: Int64
+    """Each thread's sums of the hessians of each leaf's rows, shape (threads, nodes); without entries where splits are
+    searched on hessians."""
 
 
 class Step(NamedTuple):
@@ -262,6 +279,9 @@ class Rules(NamedTuple):
     """How the trees of a fit grow."""
 
     regular: Regular
+    """What splits are searched by."""
+    leaves: Regular
+    """What leaves are valued by."""
     policy: int
     depth: int
     max_leaves: int
@@ -273,6 +293,8 @@ class Rules(NamedTuple):
     """Whether the caller says which features each node may use, when it is opened."""
     leaf_terms: int
     """Most features of a leaf's model; 0 where leaves are constant."""
+    refits: bool
+    """Whether splits are searched on something else than hessians (`Rounds.searched`)."""
 
 
 class Log(NamedTuple):
@@ -304,6 +326,8 @@ class Rounds(NamedTuple):
     g: Int64
     """Addresses of gradients, float32 of shape (rows, outputs)."""
     h: Int64
+    searched: Int64
+    """Addresses of what splits are searched on in place of hessians, float32 of shape (rows,); 0 where on these."""
     weight: Int64
     """Addresses of weights of small data, float32 of shape (rows,)."""
     margin: Int64
@@ -313,6 +337,9 @@ class Rounds(NamedTuple):
     """The largest |g| and h of each output in the round, first of this engine's rows, then of all; shape (2, outputs).
     """
     rule: ScaleRule
+    """What the scales of searched gradients go by."""
+    leaf_rule: ScaleRule
+    """The same of those that value leaves."""
     gamma: float
     """The least gain of a split that is made, if it is more than noise."""
     below: np.uint64
@@ -356,10 +383,11 @@ class Tree(NamedTuple):
     entries."""
 
 
-N_NUMBERS = 6
-SCALE_G, SCALE_H, UNIT_G, UNIT_H, LEAST_GAIN, LEARNING_RATE = range(N_NUMBERS)
+N_NUMBERS = 8
+SCALE_G, SCALE_H, UNIT_G, UNIT_H, LEAST_GAIN, LEARNING_RATE, LEAF_SCALE_H, LEAF_UNIT_H = range(N_NUMBERS)
 """Places in `Tree.numbers`: powers of two that gradients and hessians are multiplied by, what a quantum of each is
-worth, the least gain of a split that is made, what values are multiplied by."""
+worth, the least gain of a split that is made, what values are multiplied by; the power of two and the quantum's worth
+of hessians that value leaves."""
 
 
 class Meeting(NamedTuple):
@@ -436,6 +464,12 @@ def least_block(n_slots: int, nanoseconds: int) -> int:
     return int(max(LEAST_BLOCK, 2 * n_slots // nanoseconds))
 
 
+def writes_leaves(rules: Rules) -> bool:
+    """Return whether the leaf of each row is written down."""
+    return rules.refits or rules.leaf_terms > 0
+
+
+_writes_leaves: Callable[[Rules], bool] = uncounted()(writes_leaves)
 _rows_of_task: Callable[[int, int], int] = uncounted()(rows_of_task)
 _row_ns: Callable[[int], int] = uncounted()(row_ns)
 _least_block: Callable[[int, int], int] = uncounted()(least_block)
@@ -483,20 +517,23 @@ def _count(state: Growing, thread: int) -> None:
 
 
 @njit(inline="always")
-def _quanta(state: Growing) -> Quanta:
-    """Return how gradients become integers."""
+def _quanta(state: Growing, scale_h: int) -> Quanta:
+    """Return how gradients become integers; `scale_h` is `SCALE_H` of those that are searched, or `LEAF_SCALE_H`."""
     numbers = state.tree.numbers
-    return Quanta(numbers[SCALE_G], numbers[SCALE_H], state.rounds.rule.scale_w, state.tree.keys[0])
+    return Quanta(numbers[SCALE_G], numbers[scale_h], state.rounds.rule.scale_w, state.tree.keys[0])
 
 
 @njit(inline="always")
-def _gradients(state: Growing, chunk: int) -> Gradients:
-    """Return the gradients of a chunk's rows, in the output of the tree."""
+def _gradients(state: Growing, chunk: int, searched: bool) -> Gradients:
+    """Return the gradients of a chunk's rows, in the output of the tree; as splits are searched on them, or as they
+    value leaves."""
     rounds, one, output, n_rows = state.rounds, state.step.one, _output(state), _n_rows(state.chunks, chunk)
-    n_outputs = rounds.n_outputs
+    n_outputs, h, first, step = rounds.n_outputs, rounds.h[chunk], output, rounds.n_outputs
+    if searched and state.rules.refits:
+        h, first, step = rounds.searched[chunk], 0, 1
     return Gradients(
         array_at(rounds.g[chunk], one, n_rows * n_outputs)[output::n_outputs],
-        array_at(rounds.h[chunk], one, n_rows * n_outputs)[output::n_outputs],
+        array_at(h, one, n_rows * step)[first::step],
         weight_at(rounds.weight[chunk], n_rows, state.chunks.rows.pairs),
     )
 
@@ -504,13 +541,13 @@ def _gradients(state: Growing, chunk: int) -> Gradients:
 @part
 def _quantize(state: Growing, thread: int) -> None:
     """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
-    chunks, drawn, quanta = state.chunks, state.step.drawn, _quanta(state)
+    chunks, drawn, quanta = state.chunks, state.step.drawn, _quanta(state, SCALE_H)
     while True:
         r = next_task(state.team)
         if r >= len(chunks.ranges):
             return
         chunk, rows = _range_of(state, r)
-        begin, end, gradients = chunks.begins[chunk], chunks.begins[chunk + 1], _gradients(state, chunk)
+        begin, end, gradients = chunks.begins[chunk], chunks.begins[chunk + 1], _gradients(state, chunk, True)
         into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
         draw, at, absent = _draw(state, chunk), drawn[r, 3], drawn[r, 4]
         drawn[r, 1], drawn[r, 2] = take_rows(gradients, quanta, draw, rows, into, at, absent)
@@ -542,6 +579,9 @@ def _scale(state: Growing) -> bool:
     tree.numbers[SCALE_G], tree.numbers[SCALE_H] = scale_g, scale_h
     tree.numbers[UNIT_G], tree.numbers[UNIT_H] = unit_g, unit_h
     tree.numbers[LEAST_GAIN] = least_gain(rounds.gamma, noise)
+    _, leaf_scale, _ = scales_by(rounds.leaf_rule, largest_g, largest_h)
+    _, leaf_unit = units_of(scale_g, leaf_scale, rounds.rule.scale_w)
+    tree.numbers[LEAF_SCALE_H], tree.numbers[LEAF_UNIT_H] = leaf_scale, leaf_unit
     iteration = rounds.counts[BEGUN] + number // rounds.n_outputs
     tree.numbers[LEARNING_RATE] = rounds.learning_rates[iteration - rounds.first]
     for k in range(2):
@@ -1511,7 +1551,7 @@ def _saturated(value: float) -> np.float32:
 @uncounted()
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
-    nodes, numbers, regular = state.nodes, state.tree.numbers, state.rules.regular
+    nodes, numbers, regular = state.nodes, state.tree.numbers, state.rules.leaves
     unit_g, unit_h, learning_rate = numbers[UNIT_G], numbers[UNIT_H], numbers[LEARNING_RATE]
     for node in range(state.step.counts[SIZE]):
         g, h = nodes.sums[node, 0] * unit_g, nodes.sums[node, 1] * unit_h
@@ -1657,7 +1697,7 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int) ->
         margin[row] += of_left if goes_left(bins, np.uint64(row), split) else of_right
 
 
-# Models of leaves.
+# Leaves that are written down for each row: to sum up what splits were not searched on, and to fit models.
 
 @njit(inline="always")
 def _positions(state: Growing) -> Positions:
@@ -1715,7 +1755,40 @@ def _equations(state: Growing, thread: int) -> None:
         chunk, rows = _range_of(state, r)
         leaf = models.leaf[chunks.begins[chunk] :]
         into = Equations(models.feature, leaf, models.x[thread], models.sums[thread])
-        add_rows(_by_row(chunks, chunk), _positions(state), into, _gradients(state, chunk), _quanta(state), rows)
+        gradients, quanta = _gradients(state, chunk, False), _quanta(state, LEAF_SCALE_H)
+        add_rows(_by_row(chunks, chunk), _positions(state), into, gradients, quanta, rows)
+
+
+@part
+def _add_leaves(state: Growing, thread: int) -> None:
+    """Add the hessians of the rows that grew the tree to those of their leaves."""
+    chunks, models, quanta = state.chunks, state.models, _quanta(state, LEAF_SCALE_H)
+    while True:
+        r = next_task(state.team)
+        if r >= len(chunks.ranges):
+            return
+        chunk, rows = _range_of(state, r)
+        leaf = models.leaf[chunks.begins[chunk] :]
+        add_hessians(_gradients(state, chunk, False), quanta, rows, leaf, models.hessians[thread])
+
+
+@part
+def _refit(state: Growing, thread: int) -> None:
+    """Give all nodes the sums of their rows' hessians, in place of those that splits were searched on, and the gains
+    that these make of their splits."""
+    nodes, numbers, regular, of_threads = state.nodes, state.tree.numbers, state.rules.leaves, state.models.hessians
+    numbers[UNIT_H] = numbers[LEAF_UNIT_H]
+    units = numbers[UNIT_G], numbers[UNIT_H]
+    for node in range(state.step.counts[SIZE] - 1, -1, -1):  # children come after their parents
+        left = nodes.left[node]
+        if left < 0:
+            nodes.sums[node, 1] = 0
+            for each in range(len(of_threads)):
+                nodes.sums[node, 1] += of_threads[each, node]
+            continue
+        nodes.sums[node, 1] = nodes.sums[left, 1] + nodes.sums[left + 1, 1]
+        low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
+        nodes.gain[node], _, _ = split_value(nodes.sums[node], nodes.sums[left], units, regular, low, high)
 
 
 @part
@@ -1732,7 +1805,7 @@ def _fit_leaves(state: Growing, thread: int) -> None:
     """Find the slopes of all leaves, once their equations are summed up."""
     models, nodes, numbers, sums = state.models, state.nodes, state.tree.numbers, state.models.sums
     rule = Ridge(
-        numbers[UNIT_G], numbers[UNIT_H], models.ridge, state.rules.regular.least_h, numbers[LEARNING_RATE]
+        numbers[UNIT_G], numbers[UNIT_H], models.ridge, state.rules.leaves.least_h, numbers[LEARNING_RATE]
     )  # fmt: skip
     for node in range(state.step.counts[SIZE]):
         if nodes.left[node] >= 0:
@@ -1747,8 +1820,8 @@ def _fit_leaves(state: Growing, thread: int) -> None:
 
 
 @part
-def _finish_models(state: Growing, thread: int) -> None:
-    """Add what leaves' models give to the margins of all rows."""
+def _finish_marked(state: Growing, thread: int) -> None:
+    """Add what leaves give, which are written down for each row, to the margins of all rows."""
     chunks, models = state.chunks, Models(state.models.feature, state.models.slope, state.nodes.value)
     while True:
         r = next_task(state.team)
@@ -1819,6 +1892,29 @@ def _open(state: Growing, thread: int) -> None:
     counts[STATUS] = _open_root(state) if counts[STAGE] == HAS_SUMS else _open_next(state)
 
 
+@uncounted()
+def _end(state: Growing) -> None:
+    """Value the leaves of a tree that has grown, and add these to the margins of all rows."""
+    rules, parts, n_rows = state.rules, state.parts, state.chunks.begins[-1]
+    n_threads, marks = _threads_for(rules, 3 * n_rows), _writes_leaves(rules)
+    if not rules.refits:
+        _value(state)
+    run(state.team, n_threads, parts[MARK if marks else FINISH], state)
+    if state.nodes.n_rows[0] < n_rows:
+        run(state.team, n_threads, parts[MARK_ABSENT if marks else WALK], state)
+    if rules.refits:
+        state.models.hessians[:, : state.step.counts[SIZE]] = 0
+        run(state.team, n_threads, parts[ADD_LEAVES], state)
+        run(state.team, 1, parts[REFIT], state)
+        _value(state)
+    if rules.leaf_terms > 0:
+        run(state.team, 1, parts[FIND_TERMS], state)
+        run(state.team, _threads_for(rules, 20 * n_rows), parts[EQUATIONS], state)
+        run(state.team, 1, parts[FIT_LEAVES], state)
+    if marks:
+        run(state.team, n_threads, parts[FINISH_MARKED], state)
+
+
 @part
 def _grow(state: Growing, thread: int) -> None:
     """Grow a tree and add it to the margins of all rows, as far as goes without the caller.
@@ -1858,17 +1954,7 @@ def _grow(state: Growing, thread: int) -> None:
                 counts[STATUS] = ASKS
                 return
         if counts[STATUS] == DONE:
-            _value(state)
-            n_threads, models = _threads_for(state.rules, 3 * state.chunks.begins[-1]), state.rules.leaf_terms > 0
-            run(state.team, n_threads, parts[MARK if models else FINISH], state)
-            if state.nodes.n_rows[0] < state.chunks.begins[-1]:
-                run(state.team, n_threads, parts[MARK_ABSENT if models else WALK], state)
-            if models:
-                n_threads = _threads_for(state.rules, 20 * state.chunks.begins[-1])
-                run(state.team, 1, parts[FIND_TERMS], state)
-                run(state.team, n_threads, parts[EQUATIONS], state)
-                run(state.team, 1, parts[FIT_LEAVES], state)
-                run(state.team, n_threads, parts[FINISH_MODELS], state)
+            _end(state)
         if counts[STATUS] != GROWS:
             return
         if _meets(state) and counts[STAGE] != HAS_SUMS and counts[STAGE] != HAS_OPENED:
@@ -1912,13 +1998,13 @@ def _write_log(state: Growing, thread: int) -> None:
 
 PARTS = (
     _search, _move, _open, _finish, _search_level, _find, _build, _grow, _begin, _quantize, _divide, _walk, _tell,
-    _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log, _equations, _finish_models, _mark,
-    _mark_absent, _fit_leaves, _find_terms,
+    _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log, _equations, _finish_marked, _mark,
+    _mark_absent, _fit_leaves, _find_terms, _add_leaves, _refit,
 )  # fmt: skip
 (
     SEARCH, MOVE, OPEN, FINISH, SEARCH_LEVEL, FIND, BUILD, GROW, BEGIN, QUANTIZE, DIVIDE, WALK, TELL,
-    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG, EQUATIONS, FINISH_MODELS, MARK,
-    MARK_ABSENT, FIT_LEAVES, FIND_TERMS,
+    HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG, EQUATIONS, FINISH_MARKED, MARK,
+    MARK_ABSENT, FIT_LEAVES, FIND_TERMS, ADD_LEAVES, REFIT,
 ) = range(len(PARTS))  # fmt: skip
 """Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
@@ -1932,12 +2018,14 @@ def find_parts(state: Growing, n_processes: int) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`; up to `n_processes` processes
     compile them, as many as the fit may use threads, of which trees side by side have few each."""
     levels = state.rules.policy == SYMMETRIC
-    models, draws = state.rules.leaf_terms > 0, state.rounds.below < 2**32
+    marks, draws = writes_leaves(state.rules), state.rounds.below < 2**32
     needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, WRITE_LOG}
-    needed |= {MARK, FIND_TERMS, EQUATIONS, FIT_LEAVES, FINISH_MODELS} if models else {FINISH}
+    needed |= {MARK, FINISH_MARKED} if marks else {FINISH}
+    needed |= {ADD_LEAVES, REFIT} if state.rules.refits else set()
+    needed |= {FIND_TERMS, EQUATIONS, FIT_LEAVES} if state.rules.leaf_terms else set()
     needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
     needed |= {PLAN_TELLING, TELL, SAY, MEET, HEAR} if len(state.meeting.told) > 1 else set()
-    needed |= {COUNT, MARK_ABSENT if models else WALK} if draws else set()
+    needed |= {COUNT, MARK_ABSENT if marks else WALK} if draws else set()
     places = sorted(needed)
     state.parts[places] = addresses_of([PARTS[i] for i in places], state, n_processes)

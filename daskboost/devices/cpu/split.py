@@ -182,28 +182,37 @@ def leaf_gain(g: float, h: float, regular: Regular, low: float, high: float) -> 
     return gain_of_weight(g, h, leaf_weight(g, h, regular, low, high), regular)
 
 
+@njit(nogil=True)
+def split_value(
+    sums: Int64, left: Int64, units: tuple[float, float], regular: Regular, low: float, high: float
+) -> tuple[float, float, float]:
+    """Return the gain of a node's own split, and the leaf values of the left and of the right child.
+
+    `left` : sums of the left child; it and `sums` int64, g and h.
+    """
+    unit_g, unit_h = units
+    lg, lh = left[0] * unit_g, left[1] * unit_h
+    rg, rh = (sums[0] - left[0]) * unit_g, (sums[1] - left[1]) * unit_h
+    of_left, of_right = leaf_weight(lg, lh, regular, low, high), leaf_weight(rg, rh, regular, low, high)
+    gain = (
+        gain_of_weight(lg, lh, of_left, regular)
+        + gain_of_weight(rg, rh, of_right, regular)
+        - leaf_gain(sums[0] * unit_g, sums[1] * unit_h, regular, low, high)
+    )
+    return gain, of_left, of_right
+
+
 @njit(cache=True, nogil=True)
 def split_values(
     sums: Int64, left: Int64, units: tuple[float, float], regular: Regular, bounds: Float64
 ) -> tuple[Float64, Float64, Float64]:
-    """Gains of nodes' own splits, and the leaf values of the left and of the right children.
-
-    `left` : sums of the left children; it and `sums` int64, shape (nodes, 2).
-    """
-    unit_g, unit_h = units
-    gain, left_weight, right_weight = np.empty(len(sums)), np.empty(len(sums)), np.empty(len(sums))
+    """Return `split_value` of several nodes, whose sums and those of their left children have shape (nodes, 2)."""
+    gain, of_left, of_right = np.empty(len(sums)), np.empty(len(sums)), np.empty(len(sums))
     for n in range(len(sums)):
-        low, high = bounds[n, 0], bounds[n, 1]
-        lg, lh = left[n, 0] * unit_g, left[n, 1] * unit_h
-        rg, rh = (sums[n, 0] - left[n, 0]) * unit_g, (sums[n, 1] - left[n, 1]) * unit_h
-        left_weight[n] = leaf_weight(lg, lh, regular, low, high)
-        right_weight[n] = leaf_weight(rg, rh, regular, low, high)
-        gain[n] = (
-            gain_of_weight(lg, lh, left_weight[n], regular)
-            + gain_of_weight(rg, rh, right_weight[n], regular)
-            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, regular, low, high)
+        gain[n], of_left[n], of_right[n] = split_value(
+            sums[n], left[n], units, regular, bounds[n, 0], bounds[n, 1]
         )
-    return gain, left_weight, right_weight
+    return gain, of_left, of_right
 
 
 @njit(inline="always")
