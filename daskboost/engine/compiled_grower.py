@@ -46,6 +46,7 @@ from daskboost.dtypes import Array, Float32, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.query_rows import codes_to_draw
 from daskboost.engine.row_gradients import ExpressionGradients
+from daskboost.engine.setup import EngineSetup
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
 from daskboost.fit.peers import Peers
@@ -72,8 +73,6 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         "leaves are quantiles": recipe.quantiles is not None,
         "several engines add up the equations of leaves, which are linear models":
             recipe.leaf_terms > 0 and recipe.n_engines > 1,
-        "several engines add up the hessians of leaves, which splits are not searched on":
-            recipe.refits and recipe.n_engines > 1,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
     }
@@ -110,7 +109,7 @@ class CompiledGrower:
         self._asks = has_own_features(params)
         shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
         self._draws = not self._asks and min(shares) < 1
-        self._rounds = self._empty_rounds(small, total_weight)
+        self._rounds = self._empty_rounds(engine.setup, total_weight)
         views: list[CpuView] = [view for _, view in engine.sets.train.views()]
         chunks = _chunks(views, engine)
         n_rows = int(chunks.begins[-1])
@@ -136,14 +135,15 @@ class CompiledGrower:
         self._fills, self._most = filling is None, 1 if filling is None or engine.sets.evaluates_training else None
         """Whether gradients are filled here; how many rounds a call may grow, None for any number."""
 
-    def _empty_rounds(self, small: bool, total_weight: float | None) -> Rounds:
+    def _empty_rounds(self, setup: EngineSetup, total_weight: float | None) -> Rounds:
         """Return what trees have in common, none of which is wanted yet."""
         spec, train, source = self._spec, self._sets.train, self._gradients.source
         n_chunks, n_outputs, rules = len(train.margins), spec.objective.n_outputs, spec.search_rules
+        small = spec.recipe.small_data
         self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
         """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
-        n_searched = n_chunks if spec.recipe.refits else 0
-        self._searched = [_as_compiled(self._gradients.searched(0, chunk)[1]) for chunk in range(n_searched)]
+        multipliers = partial(self._gradients.rows.multipliers, setup=setup, xp=np)
+        self._searched = [_as_compiled(multipliers(chunk)) for chunk in range(n_chunks if spec.recipe.refits else 0)]
         """What splits are searched on in place of hessians, of each chunk."""
         self._weights = [group.weight for group in train.groups] if small else []
         self._codes = codes_to_draw(spec.recipe, train.groups)
@@ -153,7 +153,8 @@ class CompiledGrower:
             searched=addresses(self._searched) if self._searched else np.zeros(n_chunks, np.int64),
             weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
             margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
-            rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(), gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
+            rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(),
+            gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
             codes=np.zeros(n_chunks, np.int64) if self._codes is None else addresses(self._codes),
             key_states=key_states(spec.params.random_state), first=spec.first_iteration,
             learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1),

@@ -24,6 +24,8 @@ from daskboost.devices.cpu.grow import (
     FULL_TOLD,
     FULL_WORDS,
     HAS_BUILT,
+    HAS_FOUND,
+    HAS_LEAVES,
     HAS_RANGE,
     IS_ROOT,
     IS_TOLD,
@@ -33,6 +35,7 @@ from daskboost.devices.cpu.grow import (
     N_NUMBERS,
     OPENED,
     REFUSED,
+    SIZE,
     STAGE,
     STARTS,
     STATUS,
@@ -191,6 +194,7 @@ class TreeRoom:
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
         shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
         begin = FOUND + (FOUND_WORDS + self._plan.set_words) * (capacity + 1) + 2 * self._plan.rounds.n_outputs
+        begin += capacity * self._plan.rules.refits
         n_words = begin + capacity + self._told_units * layout.n_slots if n > 1 else 0
         rooms = peers.common_memory(8 * n_words) if n > 1 else None
         self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
@@ -236,9 +240,10 @@ class TreeRoom:
         if counts[STAGE] == HAS_BUILT:
             self._told = peers.exchange([self._told_to(engine) for engine in range(peers.n_peers)])
         else:
-            is_range = counts[STAGE] == HAS_RANGE
-            found_words = (FOUND_WORDS + self._plan.set_words) * counts[OPENED]
-            n_words = 2 * self._plan.rounds.n_outputs if is_range else found_words
+            n_words = {
+                HAS_RANGE: 2 * self._plan.rounds.n_outputs, HAS_LEAVES: counts[SIZE],
+                HAS_FOUND: (FOUND_WORDS + self._plan.set_words) * counts[OPENED],
+            }[int(counts[STAGE])]  # fmt: skip
             self._told = peers.share(meeting.room[counts[AT] : counts[AT] + n_words])
         meeting.told[:] = addresses(self._told)
         counts[IS_TOLD] = 0

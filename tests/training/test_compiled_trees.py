@@ -88,21 +88,25 @@ CASES: dict[str, Params] = {
         "grow_policy": "lossguide", "max_leaves": 20, "score_function": "l2", "objective": "reg:pseudohubererror",
         "max_delta_step": 0.3, "reg_alpha": 0.2,
     },
-    "by weights, linear leaves": {
-        "score_function": "l2", "objective": "reg:pseudohubererror", "linear_leaves": True, "subsample": 0.7,
-    },
     "by weights, drawn by node": {
         "colsample_bynode": 0.5, "score_function": "l2", "objective": "reg:pseudohubererror", "max_depth": 3,
+    },
+    "by weights, one leaf": {"max_leaves": 1, "score_function": "l2", "objective": "reg:pseudohubererror"},
+}  # fmt: skip
+OF_ONE_ENGINE: dict[str, Params] = {
+    "linear leaves": {"linear_leaves": True, "subsample": 0.7},
+    "by weights, linear leaves": {
+        "score_function": "l2", "objective": "reg:pseudohubererror", "linear_leaves": True, "subsample": 0.7,
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *OF_ONE_ENGINE])
 def test_trees_are_those_of_the_host(case: str, n_jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = _rows(9_000, 6)
     with QuantizedDataset.from_dask(x, y) as data:
-        ours, theirs = _both(data, {"n_jobs": n_jobs, **CASES[case]}, monkeypatch)
+        ours, theirs = _both(data, {"n_jobs": n_jobs, **(CASES | OF_ONE_ENGINE)[case]}, monkeypatch)
     assert ours.to_bytes() == theirs.to_bytes()
 
 
@@ -175,7 +179,8 @@ ROWS: dict[str, Params] = {
 
 
 BY_MESSAGES = [("plain", "best first"), ("plain", "symmetric"), ("many rows", "samples"), ("sparse", "best first"),
-               ("more engines than partitions", "samples"), ("plain", "no feature")]  # fmt: skip
+               ("more engines than partitions", "samples"), ("plain", "no feature"), ("plain", "by weights, one leaf"),
+               ("many chunks", "by weights, symmetric"), ("small", "by weights, best first")]  # fmt: skip
 """Fits whose engines are also tried without memory in common."""
 
 
@@ -183,6 +188,7 @@ BY_MESSAGES = [("plain", "best first"), ("plain", "symmetric"), ("many rows", "s
     *(("plain", case, True) for case in CASES),
     *((kind, case, True) for kind in ROWS if kind != "plain" for case in ("samples", "best first")),
     ("many rows", "symmetric", True), ("more engines than partitions", "symmetric", True), ("small", "monotone", True),
+    ("many rows", "by weights, symmetric", True), ("more engines than partitions", "by weights", True),
     *((kind, case, False) for kind, case in BY_MESSAGES),
 ])  # fmt: skip
 def test_engines_in_step_grow_the_trees_of_one(
@@ -204,14 +210,20 @@ def test_engines_in_step_grow_the_trees_of_one(
     assert ours.to_bytes() == theirs.to_bytes()
 
 
+@pytest.mark.parametrize("score", ["newton", "l2"])
 @pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
-def test_trees_in_step_that_stay_leaves_are_those_of_one(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_in_step_that_stay_leaves_are_those_of_one(
+    sees: bool, score: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engines meet once for each, so that one may be a tree ahead of another."""
     if not sees:
         monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
     x, _ = _rows(3_000, 4)
     y = np.random.default_rng(3).integers(0, 4, len(x)).astype(np.float32)
-    params = {"device": "cpu", "objective": "multi:softprob", "num_class": 4, "min_child_weight": 1e9}
+    params = {
+        "device": "cpu", "objective": "multi:softprob", "num_class": 4, "min_child_weight": 1e9,
+        "score_function": score,
+    }  # fmt: skip
     with quantized(Data(x, y, None), engines=3, partitions=3) as data, quantized(Data(x, y, None), engines=1) as alone:
         found, wanted = (train(params, each, num_boost_round=20) for each in (data, alone))
     assert found.to_bytes() == wanted.to_bytes()

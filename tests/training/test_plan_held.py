@@ -326,4 +326,5 @@ def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert 0.4 * planned.total_bytes <= peak + stored <= planned.total_bytes, f"{peak:,} and {stored:,} of\n{planned}"
+    least = 0.2 if name == "symmetric trees of few rows" else 0.4  # which end before their deepest level
+    assert least * planned.total_bytes <= peak + stored <= planned.total_bytes, f"{peak:,} and {stored:,} of\n{planned}"

@@ -99,10 +99,10 @@ DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, ASKS, REFUSED, GROWS
 """What a call ends with: a tree; or nothing, for want of room for nodes, for histograms of words or of pairs, or for
 what engines tell each other; or before it goes on, a meeting with these, or a question which features the nodes may use
 that are opened; or nothing, as gradients are not finite. `GROWS` is where a tree has more to do."""
-FILLED, HAS_RANGE, STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(7)
+FILLED, HAS_RANGE, STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND, HAS_LEAVES = range(8)
 """Stages of a tree's steps. Of the first tree of a round, gradients are computed, then their range is known; of others,
 nothing is yet; of both, the sums of the root's rows are known, the nodes that are opened, their histograms, the best
-splits of their features."""
+splits of their features; and in the end, of trees that were not searched on hessians, the hessians of their leaves."""
 FOUND_WORDS = 6
 """int64 words that tell a split, and one more for each word of a set: the gains of all are told before the rest, of
 which only one engine's is read."""
@@ -401,8 +401,9 @@ class Meeting(NamedTuple):
     room: Int64
     """This engine's room: how many meetings it has come to; from `SUMS` on, told with the root's histogram, its sums of
     g and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; before `begin`, told at
-    `HAS_RANGE`, the largest |g| and h of each output; from `begin` on, told at `HAS_BUILT`, rows of the nodes that were
-    built, then their histograms, of which each engine adds up the slots of the features that it searches."""
+    `HAS_RANGE`, the largest |g| and h of each output, and before these, told at `HAS_LEAVES`, the hessians of leaves;
+    from `begin` on, told at `HAS_BUILT`, rows of the nodes that were built, then their histograms, of which each engine
+    adds up the slots of the features that it searches."""
     begin: int
     n_rows: int
     """Rows of all engines."""
@@ -1046,6 +1047,26 @@ def _take_range(state: Growing) -> None:
 
 
 @uncounted()
+def _tell_leaves(state: Growing) -> None:
+    """Write the hessians of the rows that this engine has in each leaf."""
+    meeting, counts, of_leaves = state.meeting, state.step.counts, state.models.hessians[0]
+    counts[AT] = meeting.begin - 2 * state.rounds.n_outputs - len(of_leaves)
+    for node in range(counts[SIZE]):
+        meeting.room[counts[AT] + node] = of_leaves[node]
+
+
+@uncounted()
+def _take_leaves(state: Growing) -> None:
+    """Add up the hessians of each leaf's rows of all engines."""
+    size, of_leaves = state.step.counts[SIZE], state.models.hessians[0]
+    of_leaves[:size] = 0
+    for engine in range(len(state.meeting.told)):
+        told = _told_by(state, engine, size)
+        for node in range(size):
+            of_leaves[node] += told[node]
+
+
+@uncounted()
 def _tell_sums(state: Growing) -> None:
     """Write the root's sums; they change places from one meeting to the next, as a tree that stays a leaf comes to no
     other."""
@@ -1218,6 +1239,8 @@ def _say(state: Growing, thread: int) -> None:
         _tell_sums(state)
     elif stage == HAS_FOUND:
         _tell_found(state)
+    elif stage == HAS_LEAVES:
+        _tell_leaves(state)
 
 
 @part
@@ -1230,6 +1253,8 @@ def _hear(state: Growing, thread: int) -> None:
         _take_sums(state)
     elif stage == HAS_FOUND:
         _take_found(state)
+    elif stage == HAS_LEAVES:
+        _take_leaves(state)
 
 
 # The best splits.
@@ -1776,15 +1801,13 @@ def _add_leaves(state: Growing, thread: int) -> None:
 def _refit(state: Growing, thread: int) -> None:
     """Give all nodes the sums of their rows' hessians, in place of those that splits were searched on, and the gains
     that these make of their splits."""
-    nodes, numbers, regular, of_threads = state.nodes, state.tree.numbers, state.rules.leaves, state.models.hessians
+    nodes, numbers, regular, of_leaves = state.nodes, state.tree.numbers, state.rules.leaves, state.models.hessians[0]
     numbers[UNIT_H] = numbers[LEAF_UNIT_H]
     units = numbers[UNIT_G], numbers[UNIT_H]
     for node in range(state.step.counts[SIZE] - 1, -1, -1):  # children come after their parents
         left = nodes.left[node]
         if left < 0:
-            nodes.sums[node, 1] = 0
-            for each in range(len(of_threads)):
-                nodes.sums[node, 1] += of_threads[each, node]
+            nodes.sums[node, 1] = of_leaves[node]
             continue
         nodes.sums[node, 1] = nodes.sums[left, 1] + nodes.sums[left + 1, 1]
         low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
@@ -1893,26 +1916,44 @@ def _open(state: Growing, thread: int) -> None:
 
 
 @uncounted()
+def _write_leaves(state: Growing) -> None:
+    """Write down the leaf of each row."""
+    n_rows = state.chunks.begins[-1]
+    n_threads = _threads_for(state.rules, 3 * n_rows)
+    run(state.team, n_threads, state.parts[MARK], state)
+    if state.nodes.n_rows[0] < n_rows:
+        run(state.team, n_threads, state.parts[MARK_ABSENT], state)
+
+
+@uncounted()
+def _sum_leaves(state: Growing) -> None:
+    """Add up the hessians of the rows that this engine has in each leaf."""
+    of_threads, size = state.models.hessians, state.step.counts[SIZE]
+    of_threads[:, :size] = 0
+    run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), state.parts[ADD_LEAVES], state)
+    for each in range(1, len(of_threads)):
+        for node in range(size):
+            of_threads[0, node] += of_threads[each, node]
+
+
+@uncounted()
 def _end(state: Growing) -> None:
     """Value the leaves of a tree that has grown, and add these to the margins of all rows."""
     rules, parts, n_rows = state.rules, state.parts, state.chunks.begins[-1]
-    n_threads, marks = _threads_for(rules, 3 * n_rows), _writes_leaves(rules)
-    if not rules.refits:
-        _value(state)
-    run(state.team, n_threads, parts[MARK if marks else FINISH], state)
-    if state.nodes.n_rows[0] < n_rows:
-        run(state.team, n_threads, parts[MARK_ABSENT if marks else WALK], state)
+    n_threads = _threads_for(rules, 3 * n_rows)
     if rules.refits:
-        state.models.hessians[:, : state.step.counts[SIZE]] = 0
-        run(state.team, n_threads, parts[ADD_LEAVES], state)
         run(state.team, 1, parts[REFIT], state)
-        _value(state)
+    _value(state)
+    if not _writes_leaves(rules):
+        run(state.team, n_threads, parts[FINISH], state)
+        if state.nodes.n_rows[0] < n_rows:
+            run(state.team, n_threads, parts[WALK], state)
+        return
     if rules.leaf_terms > 0:
         run(state.team, 1, parts[FIND_TERMS], state)
         run(state.team, _threads_for(rules, 20 * n_rows), parts[EQUATIONS], state)
         run(state.team, 1, parts[FIT_LEAVES], state)
-    if marks:
-        run(state.team, n_threads, parts[FINISH_MARKED], state)
+    run(state.team, n_threads, parts[FINISH_MARKED], state)
 
 
 @part
@@ -1947,12 +1988,20 @@ def _grow(state: Growing, thread: int) -> None:
         elif stage == HAS_BUILT:
             run(state.team, 1, parts[FIND], state)
             counts[STAGE] = HAS_FOUND
+        elif stage == HAS_LEAVES:
+            counts[STATUS] = DONE
         else:
             run(state.team, 1, parts[OPEN], state)
             counts[STAGE] = HAS_OPENED
             if counts[STATUS] == GROWS and state.rules.asks:
                 counts[STATUS] = ASKS
                 return
+        if counts[STATUS] == DONE and stage != HAS_LEAVES and _writes_leaves(state.rules):
+            _write_leaves(state)
+            if state.rules.refits:
+                _sum_leaves(state)
+                if _meets(state):
+                    counts[STATUS], counts[STAGE] = GROWS, HAS_LEAVES
         if counts[STATUS] == DONE:
             _end(state)
         if counts[STATUS] != GROWS:
