@@ -1,6 +1,7 @@
 """Milliseconds a tree takes on the CPU by the number of threads, beside XGBoost, interleaved in one process.
 
     python -m benchmarks.cpu_threads                                  # four sizes, 1 to 16 threads
+    python -m benchmarks.cpu_threads --sizes 20k_symmetric,200k_symmetric       # beside CatBoost
     python -m benchmarks.cpu_threads --sizes 2k,200k --threads 1,4
     python -m benchmarks.cpu_threads --at-once 8 --threads 2 --sizes 20k,200k   # fits at once, ours alone
 
@@ -52,8 +53,18 @@ SIZES = {
         Config("2m", "higgs", 2_000_000, 28, 8, trees=5, **_COMMON),
     )
 }
+_SYMMETRIC: dict[str, Any] = {
+    **_COMMON, "peer": "catboost", "grow_policy": "symmetric", "max_bin": 129, "peer_score_function": "L2",
+}  # fmt: skip
+SYMMETRIC = {
+    config.name: config
+    for config in (
+        Config("20k_symmetric", "higgs", 20_000, 50, 6, trees=30, **_SYMMETRIC),
+        Config("200k_symmetric", "higgs", 200_000, 28, 6, trees=15, **_SYMMETRIC),
+    )
+}
 ASKED, ASKED_AT_ONCE = 1.0, 1.3
-"""XGBoost's time over ours at the least, in every cell; of fits at once, their time over the ideal at the most."""
+"""The peer's time over ours at the least, in every cell; of fits at once, their time over the ideal at the most."""
 
 START_S = 120.0
 """Seconds within which processes have begun."""
@@ -80,8 +91,8 @@ def per_tree(config: Config, options: Options) -> Iterator[list[dict[str, Any]]]
                 for row in comparison_rows(config.name, result)]  # fmt: skip
         ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
         print(f"{config.name} on {n} threads, ms a tree: {ms}", flush=True)
-        if "xgboost" in ms:
-            found = beside_row(config.name, result, "daskboost", "xgboost", threads=n, asked=ASKED)
+        if config.peer in ms:
+            found = beside_row(config.name, result, "daskboost", config.peer, threads=n, asked=ASKED)
             rows.append({**found, "ms_per_tree": ms["daskboost"]})
             print(f"{config.name} on {n} threads: ratio {found['ratio']} (asked {ASKED})", flush=True)
         yield rows
@@ -166,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     options = Options(tuple(int(n) for n in given.threads.split(",")), given.repeats, given.at_once)
     for name in given.sizes.split(","):
-        config = replace(SIZES[name].sized(given.rows, given.trees), repeats=given.repeats)
+        config = replace((SIZES | SYMMETRIC)[name].sized(given.rows, given.trees), repeats=given.repeats)
         for rows in (at_once if options.at_once else per_tree)(config, options):
             record("cpu_threads", config, rows, given.results)
 
