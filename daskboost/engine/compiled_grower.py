@@ -17,6 +17,7 @@ import numpy as np
 
 from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.devices.budget.plan import open_histograms
+from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
     BEGUN,
@@ -49,6 +50,7 @@ from daskboost.engine.row_gradients import ExpressionGradients
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.tree_log import TreeLog
 from daskboost.engine.tree_room import RoomPlan, RoomRows, TreeRoom, addresses
+from daskboost.fit.base_score import weight_scale
 from daskboost.fit.peers import Peers
 from daskboost.fit.samplers import RoundRows, start_round
 from daskboost.fit.scales import check_range, key_states, scale_rule
@@ -70,7 +72,8 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
         "leaves are vectors": recipe.vector_leaves,
-        "leaves are quantiles": recipe.quantiles is not None,
+        "several engines count the residuals of leaves, which are quantiles":
+            recipe.quantiles is not None and recipe.n_engines > 1,
         "several engines add up the equations of leaves, which are linear models":
             recipe.leaf_terms > 0 and recipe.n_engines > 1,
         "rows are read from disk": not engine.sets.train.is_resident,
@@ -116,6 +119,7 @@ class CompiledGrower:
         rules = Rules(
             spec.search_rules.regular, spec.leaf_rules.regular, POLICIES[params.grow_policy], params.depth_limit,
             params.max_leaves, threads.count, small, self._asks, spec.recipe.leaf_terms, spec.recipe.refits,
+            spec.recipe.quantiles is not None,
         )  # fmt: skip
         plan = RoomPlan(
             RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules,
@@ -143,15 +147,24 @@ class CompiledGrower:
         self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
         """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
         multipliers = partial(self._gradients.rows.multipliers, setup=setup, xp=np)
-        self._searched = [_as_compiled(multipliers(chunk)) for chunk in range(n_chunks if spec.recipe.refits else 0)]
+        n_searched = n_chunks if spec.recipe.refits else 0
+        self._searched = [np.ascontiguousarray(multipliers(chunk)) for chunk in range(n_searched)]
         """What splits are searched on in place of hessians, of each chunk."""
         self._weights = [group.weight for group in train.groups] if small else []
+        rows = self._gradients.rows
+        self._labels = [np.ascontiguousarray(label) for label in rows.labels]
+        self._of_residuals = [None if weight is None else np.ascontiguousarray(weight) for weight in rows.weights]
+        """Weights of each chunk's residuals."""
         self._codes = codes_to_draw(spec.recipe, train.groups)
         rule_of = partial(scale_rule, total_weight, rules.reg_lambda, rules.max_delta_step)
         return by_reference(Rounds(
             g=addresses([g for g, _ in self._kept]), h=addresses([h for _, h in self._kept]),
             searched=addresses(self._searched) if self._searched else np.zeros(n_chunks, np.int64),
             weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
+            label=addresses(self._labels), residual_weight=np.array(
+                [0 if weight is None else host_address(weight) for weight in self._of_residuals], np.int64
+            ),
+            weight_scale=weight_scale(spec.largest_weight), quantiles=np.array(spec.recipe.quantiles or (), np.float64),
             margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
             rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),

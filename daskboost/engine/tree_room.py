@@ -12,6 +12,7 @@ import numpy as np
 from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.gradients import DIGITS
 from daskboost.devices.cpu.grow import (
     ASKS,
     AT,
@@ -172,6 +173,7 @@ class TreeRoom:
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), order=np.empty((n, layout.most_slots)),
+            digits=np.empty((n, 1 << max(DIGITS) if self._plan.rules.quantiles else 0), np.int64),
             walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         ))  # fmt: skip
 

@@ -94,6 +94,11 @@ CASES: dict[str, Params] = {
     "by weights, one leaf": {"max_leaves": 1, "score_function": "l2", "objective": "reg:pseudohubererror"},
 }  # fmt: skip
 OF_ONE_ENGINE: dict[str, Params] = {
+    "medians": {"objective": "reg:absoluteerror", "subsample": 0.6},
+    "medians, symmetric": {"objective": "reg:absoluteerror", "grow_policy": "symmetric", "min_child_weight": 0},
+    "medians, best first": {"objective": "reg:absoluteerror", "grow_policy": "lossguide", "max_leaves": 20},
+    "medians, one leaf": {"objective": "reg:absoluteerror", "max_leaves": 1},
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.05, 0.5, 0.9), "colsample_bynode": 0.6},
     "linear leaves": {"linear_leaves": True, "subsample": 0.7},
     "by weights, linear leaves": {
         "score_function": "l2", "objective": "reg:pseudohubererror", "linear_leaves": True, "subsample": 0.7,
@@ -110,14 +115,14 @@ def test_trees_are_those_of_the_host(case: str, n_jobs: int, monkeypatch: pytest
     assert ours.to_bytes() == theirs.to_bytes()
 
 
-@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric", "by weights, symmetric"])
+@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric", "by weights, symmetric", "medians"])
 @pytest.mark.parametrize("kind", ["small", "weighted", "sparse", "wide bins", "many rows", "many chunks", "classes"])
 def test_trees_are_those_of_the_host_whatever_the_rows(
     kind: str, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = {"many rows": 150_000, "small": 700, "weighted": 900}.get(kind, 9_000)
     x, y = _rows(n, 4)
-    params: Params = {"n_jobs": 3, **CASES[case]}
+    params: Params = {"n_jobs": 3, **(CASES | OF_ONE_ENGINE)[case]}
     more: Params = {}
     if kind == "weighted":
         more["weight"] = np.random.default_rng(1).integers(0, 4, n).astype(np.float32)
@@ -125,7 +130,7 @@ def test_trees_are_those_of_the_host_whatever_the_rows(
         more["max_bin"] = 1000
     if kind == "many chunks":
         more["chunk_rows"] = 1_024
-        params["objective"], y = "reg:pseudohubererror", y
+        params.setdefault("objective", "reg:pseudohubererror")
         monkeypatch.setattr("daskboost.devices.cpu.device.CpuDevice.group_rows", 2_000)
     if kind == "classes":
         params |= {"objective": "multi:softprob", "num_class": 3}

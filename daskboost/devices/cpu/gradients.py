@@ -63,6 +63,24 @@ def sortable_key(bits: np.uint32) -> np.uint32:
     return ~bits if bits >> np.uint32(31) else bits | np.uint32(0x80000000)
 
 
+@njit(inline="always")
+def value_of_key(key: np.uint32) -> np.float32:
+    """Return the float32 whose bits have this `sortable_key`."""
+    bits = key & np.uint32(0x7FFFFFFF) if key >> np.uint32(31) else ~key
+    return np.uint32(bits).view(np.float32)
+
+
+@njit(inline="always")
+def next_digit(counts: Int64, below: np.int64, target: np.int64) -> tuple[np.int64, np.int64]:
+    """Return the digit at which so much weight is reached, and the weight below it; `below` is that below all."""
+    last = len(counts) - 1
+    for digit in range(last):
+        if below + counts[digit] >= target:
+            return np.int64(digit), below
+        below += counts[digit]
+    return np.int64(last), below
+
+
 @njit(cache=True, nogil=True)
 def count_residuals(
     residuals: Residuals, rows: UInt32, prefix: np.uint32, known_bits: int, next_bits: int, counts: Int64
@@ -72,15 +90,13 @@ def count_residuals(
     `counts` : int64, shape (2**next_bits,).
     """
     label, margin, weight, weight_scale = residuals.label, residuals.margin, residuals.weight, residuals.weight_scale
-    one = np.empty(1, np.float32)
-    bits = one.view(np.uint32)
     weighted = len(weight) > 0
     shift = np.uint32(32 - known_bits - next_bits)
     mask = np.uint32((1 << next_bits) - 1)
     for i in range(len(rows)):
         row = rows[i]
-        one[0] = (label[row] - margin[row]) + np.float32(0)  # -0 becomes 0
-        key = sortable_key(bits[0])
+        residual = np.float32((label[row] - margin[row]) + np.float32(0))  # -0 becomes 0
+        key = sortable_key(residual.view(np.uint32))
         if known_bits > 0 and (key >> np.uint32(32 - known_bits)) != prefix:
             continue
         amount = np.int64(np.rint(np.float64(weight[row]) * weight_scale)) if weighted else np.int64(1)

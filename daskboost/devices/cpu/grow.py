@@ -14,6 +14,8 @@ Python; the work of a step is shared by the threads of a team (`team.py`), in re
     _finish     stretches of rows: leaf values are added to margins
     _mark       the same, where leaves are linear, or splits were searched on something else than hessians: each row's
                 leaf is written down, and `_finish_marked` takes the place of `_finish`
+    _divide_last  nodes that were split last, where leaves are quantiles: rows go to either side
+    _quantiles  leaves: each becomes the quantile of its rows' residuals
     _add_leaves ranges of rows: their hessians are added to those of their leaves, which splits were not searched on
     _equations  ranges of rows: they are added to the normal equations of their leaves, of which one thread then finds
                 the slopes. In the order of rows, whose bins are read one row after the other, that takes a third of the
@@ -40,14 +42,19 @@ from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import (
+    DIGITS,
     Gradients,
     Quanta,
+    Residuals,
     RowDraw,
     RowRange,
     add_hessians,
     count_drawn,
+    count_residuals,
+    next_digit,
     take_rows,
     tree_key,
+    value_of_key,
 )
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.leaf_models import (
@@ -260,6 +267,8 @@ class Step(NamedTuple):
     """Whether missing values go left, shape (nodes,)."""
     one: Float32
     """An array of a number: addresses are those of arrays of its type."""
+    digits: Int64
+    """For each thread, counts of residuals by a digit; without entries where leaves are no quantiles."""
     counts: Int64
     """`OPENED` and so on."""
 
@@ -295,6 +304,8 @@ class Rules(NamedTuple):
     """Most features of a leaf's model; 0 where leaves are constant."""
     refits: bool
     """Whether splits are searched on something else than hessians (`Rounds.searched`)."""
+    quantiles: bool
+    """Whether leaves are quantiles of their rows' residuals."""
 
 
 class Log(NamedTuple):
@@ -332,6 +343,14 @@ class Rounds(NamedTuple):
     """Addresses of weights of small data, float32 of shape (rows,)."""
     margin: Int64
     """Addresses of margins, float32 of shape (rows, outputs)."""
+    label: Int64
+    """Addresses of labels, float32 of shape (rows,), where leaves are quantiles."""
+    residual_weight: Int64
+    """Addresses of the weights of residuals, float32 of shape (rows,); 0 for ones."""
+    weight_scale: float
+    """See `Residuals`."""
+    quantiles: Float64
+    """The quantile of each output's residuals; without entries where leaves are none."""
     n_outputs: int
     largest: Float64
     """The largest |g| and h of each output in the round, first of this engine's rows, then of all; shape (2, outputs).
@@ -1815,6 +1834,74 @@ def _refit(state: Growing, thread: int) -> None:
 
 
 @part
+def _divide_last(state: Growing, thread: int) -> None:
+    """Send the rows of nodes that were split last to their children, in any order."""
+    chunks, nodes, order = state.chunks, state.nodes, state.chunks.rows.order
+    while True:
+        node = next_task(state.team)
+        if node >= state.step.counts[SIZE]:
+            return
+        if nodes.left[node] < 0 or nodes.is_divided[node]:
+            continue
+        split, nodes.is_divided[node] = _split_of(nodes, node), 1
+        for chunk in range(len(chunks.begins) - 1):
+            begin, end, bins = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1], _by_column(chunks, chunk)
+            at = begin
+            for i in range(begin, end):
+                row = order[i]
+                if goes_left(bins, np.uint64(row), split):
+                    order[i] = order[at]
+                    order[at] = row
+                    at += 1
+            _set_children(state, node, chunk, at - begin)
+
+
+@part
+def _quantiles(state: Growing, thread: int) -> None:
+    """Value leaves by quantiles of their rows' residuals; those whose rows weigh nothing keep their values."""
+    nodes = state.nodes
+    while True:
+        node = next_task(state.team)
+        if node >= state.step.counts[SIZE]:
+            return
+        if nodes.left[node] < 0:
+            _set_quantile(state, thread, node)
+
+
+@uncounted()
+def _set_quantile(state: Growing, thread: int, node: int) -> None:
+    """Value a leaf by the smallest residual at which the quantile's share of the leaf's weight is reached."""
+    rounds, order, segments = state.rounds, state.chunks.rows.order, state.nodes.segments[node]
+    prefix, known, below, target = np.uint32(0), 0, np.int64(0), np.int64(0)
+    for bits in DIGITS:
+        counts = state.step.digits[thread, : 1 << bits]
+        counts[:] = 0
+        for chunk in range(len(segments)):
+            rows = order[segments[chunk, 0] : segments[chunk, 1]]
+            count_residuals(_residuals(state, chunk), rows, prefix, known, bits, counts)
+        if known == 0:
+            total = counts.sum()
+            if total == 0:
+                return
+            target = max(np.int64(np.ceil(rounds.quantiles[_output(state)] * total)), np.int64(1))
+        digit, below = next_digit(counts, below, target)
+        prefix = np.uint32((prefix << np.uint32(bits)) | np.uint32(digit))
+        known += bits
+    state.nodes.value[node] = value_of_key(prefix) * np.float32(state.tree.numbers[LEARNING_RATE])
+
+
+@njit(inline="always")
+def _residuals(state: Growing, chunk: int) -> Residuals:
+    """Return what residuals of a chunk's rows are computed from."""
+    rounds, one, n_rows = state.rounds, state.step.one, _n_rows(state.chunks, chunk)
+    n_weights = n_rows if rounds.residual_weight[chunk] != 0 else 0
+    return Residuals(
+        array_at(rounds.label[chunk], one, n_rows), _margin(state, chunk),
+        array_at(rounds.residual_weight[chunk], one, n_weights), rounds.weight_scale,
+    )  # fmt: skip
+
+
+@part
 def _find_terms(state: Growing, thread: int) -> None:
     """Find the features of all nodes' models, and have sums of no rows."""
     models, nodes, size = state.models, state.nodes, state.step.counts[SIZE]
@@ -1944,6 +2031,9 @@ def _end(state: Growing) -> None:
     if rules.refits:
         run(state.team, 1, parts[REFIT], state)
     _value(state)
+    if rules.quantiles:
+        run(state.team, _threads_for(rules, 4 * n_rows), parts[DIVIDE_LAST], state)
+        run(state.team, _threads_for(rules, 10 * n_rows), parts[QUANTILES], state)
     if not _writes_leaves(rules):
         run(state.team, n_threads, parts[FINISH], state)
         if state.nodes.n_rows[0] < n_rows:
@@ -2048,12 +2138,14 @@ def _write_log(state: Growing, thread: int) -> None:
 PARTS = (
     _search, _move, _open, _finish, _search_level, _find, _build, _grow, _begin, _quantize, _divide, _walk, _tell,
     _hear, _collect_level, _say, _meet, _plan_telling, _count, _write_log, _equations, _finish_marked, _mark,
-    _mark_absent, _fit_leaves, _find_terms, _add_leaves, _refit,
+    _mark_absent, _fit_leaves, _find_terms, _add_leaves, _refit, _quantiles,
+    _divide_last,
 )  # fmt: skip
 (
     SEARCH, MOVE, OPEN, FINISH, SEARCH_LEVEL, FIND, BUILD, GROW, BEGIN, QUANTIZE, DIVIDE, WALK, TELL,
     HEAR, COLLECT_LEVEL, SAY, MEET, PLAN_TELLING, COUNT, WRITE_LOG, EQUATIONS, FINISH_MARKED, MARK,
-    MARK_ABSENT, FIT_LEAVES, FIND_TERMS, ADD_LEAVES, REFIT,
+    MARK_ABSENT, FIT_LEAVES, FIND_TERMS, ADD_LEAVES, REFIT, QUANTILES,
+    DIVIDE_LAST,
 ) = range(len(PARTS))  # fmt: skip
 """Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
@@ -2071,6 +2163,7 @@ def find_parts(state: Growing, n_processes: int) -> None:
     needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, WRITE_LOG}
     needed |= {MARK, FINISH_MARKED} if marks else {FINISH}
     needed |= {ADD_LEAVES, REFIT} if state.rules.refits else set()
+    needed |= {DIVIDE_LAST, QUANTILES} if state.rules.quantiles else set()
     needed |= {FIND_TERMS, EQUATIONS, FIT_LEAVES} if state.rules.leaf_terms else set()
     needed |= {SEARCH_LEVEL, COLLECT_LEVEL} if levels else {SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
