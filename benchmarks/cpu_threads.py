@@ -2,6 +2,7 @@
 
     python -m benchmarks.cpu_threads                                  # four sizes, 1 to 16 threads
     python -m benchmarks.cpu_threads --sizes 20k_symmetric,200k_symmetric       # beside CatBoost
+    python -m benchmarks.cpu_threads --sizes 2k_quantiles,20k_quantiles,200k_quantiles     # three at once
     python -m benchmarks.cpu_threads --sizes 2k,200k --threads 1,4
     python -m benchmarks.cpu_threads --at-once 8 --threads 2 --sizes 20k,200k   # fits at once, ours alone
 
@@ -56,11 +57,15 @@ SIZES = {
 _SYMMETRIC: dict[str, Any] = {
     **_COMMON, "peer": "catboost", "grow_policy": "symmetric", "max_bin": 129, "peer_score_function": "L2",
 }  # fmt: skip
-SYMMETRIC = {
+_QUANTILES: dict[str, Any] = {**_COMMON, "quantiles": (0.1, 0.5, 0.9)}
+OTHERS = {
     config.name: config
     for config in (
         Config("20k_symmetric", "higgs", 20_000, 50, 6, trees=30, **_SYMMETRIC),
         Config("200k_symmetric", "higgs", 200_000, 28, 6, trees=15, **_SYMMETRIC),
+        Config("2k_quantiles", "uneven", 2_000, 20, 6, trees=60, **_QUANTILES),
+        Config("20k_quantiles", "uneven", 20_000, 28, 6, trees=30, **_QUANTILES),
+        Config("200k_quantiles", "uneven", 200_000, 28, 6, trees=15, **_QUANTILES),
     )
 }
 ASKED, ASKED_AT_ONCE = 1.0, 1.3
@@ -177,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     options = Options(tuple(int(n) for n in given.threads.split(",")), given.repeats, given.at_once)
     for name in given.sizes.split(","):
-        config = replace((SIZES | SYMMETRIC)[name].sized(given.rows, given.trees), repeats=given.repeats)
+        config = replace((SIZES | OTHERS)[name].sized(given.rows, given.trees), repeats=given.repeats)
         for rows in (at_once if options.at_once else per_tree)(config, options):
             record("cpu_threads", config, rows, given.results)
 
