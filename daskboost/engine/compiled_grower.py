@@ -10,14 +10,13 @@ whose margins have all trees that have grown.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.devices.budget.plan import open_histograms
-from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.grow import (
     BEGUN,
@@ -147,28 +146,24 @@ class CompiledGrower:
         self._kept = [source.gradients(chunk) for chunk in range(n_chunks)]
         """Gradients of each chunk: compiled code has their addresses, as it has those of weights and margins."""
         multipliers = partial(self._gradients.rows.multipliers, setup=setup, xp=np)
-        n_searched = n_chunks if spec.recipe.refits else 0
-        self._searched = [np.ascontiguousarray(multipliers(chunk)) for chunk in range(n_searched)]
+        none: Sequence[Array | None] = [None] * n_chunks
+        self._searched = _contiguous(map(multipliers, range(n_chunks))) if spec.recipe.refits else none
         """What splits are searched on in place of hessians, of each chunk."""
-        self._weights = [group.weight for group in train.groups] if small else []
-        rows = self._gradients.rows
-        self._labels = [np.ascontiguousarray(label) for label in rows.labels]
-        self._of_residuals = [None if weight is None else np.ascontiguousarray(weight) for weight in rows.weights]
-        """Weights of each chunk's residuals."""
-        self._codes = codes_to_draw(spec.recipe, train.groups)
+        self._weights = [group.weight for group in train.groups] if small else none
+        rows, residuals = self._gradients.rows, spec.recipe.quantiles is not None
+        self._residuals = (_contiguous(rows.labels), _contiguous(rows.weights)) if residuals else (none, none)
+        """Labels and weights of each chunk's residuals."""
+        self._codes = codes_to_draw(spec.recipe, train.groups) or none
         rule_of = partial(scale_rule, total_weight, rules.reg_lambda, rules.max_delta_step)
         return by_reference(Rounds(
             g=addresses([g for g, _ in self._kept]), h=addresses([h for _, h in self._kept]),
-            searched=addresses(self._searched) if self._searched else np.zeros(n_chunks, np.int64),
-            weight=addresses(self._weights) if small else np.zeros(n_chunks, np.int64),
-            label=addresses(self._labels), residual_weight=np.array(
-                [0 if weight is None else host_address(weight) for weight in self._of_residuals], np.int64
-            ),
+            searched=addresses(self._searched), weight=addresses(self._weights),
+            label=addresses(self._residuals[0]), residual_weight=addresses(self._residuals[1]),
             weight_scale=weight_scale(spec.largest_weight), quantiles=np.array(spec.recipe.quantiles or (), np.float64),
             margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
             rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
-            codes=np.zeros(n_chunks, np.int64) if self._codes is None else addresses(self._codes),
+            codes=addresses(self._codes),
             key_states=key_states(spec.params.random_state), first=spec.first_iteration,
             learning_rates=np.array(spec.learning_rates, np.float64), allowed=self._allowed(1),
             cuts=_as_compiled(spec.cuts.values), cut_offsets=_as_compiled(spec.cuts.offsets), log=self._log.record,
@@ -255,6 +250,11 @@ class CompiledGrower:
         """End the threads that trees side by side have of their own."""
         for threads in self._own_threads:
             threads.close()
+
+
+def _contiguous(arrays: Iterable[Array | None]) -> list[Array | None]:
+    """Return arrays as compiled code takes them by their addresses, whether they may be written to or not."""
+    return [None if array is None else np.ascontiguousarray(array) for array in arrays]
 
 
 def _as_compiled(array: Array) -> Array:

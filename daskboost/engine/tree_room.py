@@ -173,14 +173,15 @@ class TreeRoom:
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), order=np.empty((n, layout.most_slots)),
-            digits=np.empty((n, 1 << max(DIGITS) if self._plan.rules.quantiles else 0), np.int64),
+            digits=np.empty((n, 1 << max(DIGITS) if self._rules.quantiles else 0), np.int64),
             walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         ))  # fmt: skip
 
     def _empty_models(self) -> TreeModels:
         """Return room for models of the leaves of trees of as many nodes as there is room for."""
-        n_terms, layout, n, rules = self._rules.leaf_terms, self._layout, self._threads.count, self._plan.rules
-        capacity = len(self.nodes.left) if n_terms else 0
+        rules, layout, n, n_nodes = self._rules, self._layout, self._threads.count, len(self.nodes.left)
+        n_terms = rules.leaf_terms
+        capacity = n_nodes if n_terms else 0
         n_rows = int(self._rows.chunks.begins[-1]) if writes_leaves(rules) else 0
         positions = layout.positions if n_terms else Positions(np.zeros(0, np.int64), np.zeros(0, np.int8))
         return by_reference(TreeModels(
@@ -188,7 +189,7 @@ class TreeRoom:
             feature=np.empty((capacity, n_terms), np.int32), slope=np.empty((capacity, n_terms), np.float32),
             sums=np.empty((n, capacity, n_sums(n_terms)), np.int64), x=np.empty((n, n_terms + 1), np.int64),
             room=np.empty(ROOM_SHAPE), leaf=np.empty(n_rows, np.int32),
-            hessians=np.empty((n, len(self.nodes.left) if rules.refits else 0), np.int64),
+            leaf_sums=np.empty((n, n_nodes if rules.refits else 0, 2), np.int64),
         ))  # fmt: skip
 
     def _empty_meeting(self) -> Meeting:
@@ -196,7 +197,7 @@ class TreeRoom:
         layout, peers, capacity = self._layout, self._peers, len(self.nodes.left)
         shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
         begin = FOUND + (FOUND_WORDS + self._plan.set_words) * (capacity + 1) + 2 * self._plan.rounds.n_outputs
-        begin += capacity * self._plan.rules.refits
+        begin += capacity * self._rules.refits
         n_words = begin + capacity + self._told_units * layout.n_slots if n > 1 else 0
         rooms = peers.common_memory(8 * n_words) if n > 1 else None
         self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
@@ -292,9 +293,9 @@ class TreeRoom:
         self.state = self._new_state()
 
 
-def addresses(arrays: Sequence[Array]) -> Int64:
-    """Return where the memory of arrays begins; int64, shape (arrays,)."""
-    return np.array([host_address(array) for array in arrays], np.int64)
+def addresses(arrays: Sequence[Array | None]) -> Int64:
+    """Return where the memory of arrays begins, 0 for None; int64, shape (arrays,)."""
+    return np.array([0 if array is None else host_address(array) for array in arrays], np.int64)
 
 
 def _empty_nodes(n: int, n_chunks: int, set_words: int) -> Nodes:

@@ -195,9 +195,7 @@ def scratch_bytes(size: FitSize) -> int:
     candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
     if size.summed_outputs:  # over the rows of leaves, and the leaf of each row
         edges += 16 * size.summed_outputs * size.most_leaves * (size.n_threads + 1)
-        edges += 4 * max(
-            min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS)), size.train.n_rows * _trees_at_once(size)
-        )
+        edges += 4 * size.train.n_rows * _trees_at_once(size)
     if size.leaf_terms:  # equations of leaves; the leaf of each row, or of a chunk's where they end, and numbers
         edges += 8 * n_sums(size.leaf_terms) * size.most_leaves * (size.n_threads + 1)
         of_chunk = 12 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))

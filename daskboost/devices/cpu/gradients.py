@@ -352,19 +352,6 @@ def add_to_leaves(gradients: Gradients, quanta: OutputQuanta, rows: RowRange, le
             into[2 * k + 1] += qh
 
 
-@njit(nogil=True)
-def add_hessians(gradients: Gradients, quanta: Quanta, rows: RowRange, leaf: Int32, sums: Int64) -> None:
-    """Add the integers of a range of rows' hessians, of one output, to `sums[leaf[row]]`.
-
-    `leaf` : int32, shape (rows,), negative for rows that did not grow the tree. `sums` : int64, shape (nodes,).
-    """
-    g, h, weight, first_row = gradients.g, gradients.h, gradients.weight, rows.first_row
-    for row in range(rows.begin, rows.end):
-        if leaf[row] >= 0:
-            _, qh = _quantized(g[row], h[row], _weight_of(weight, row), global_id(first_row, row), quanta)
-            sums[leaf[row]] += qh
-
-
 @njit(cache=True, nogil=True)
 def largest(values: Float32, begin: int, end: int) -> float:
     """Largest absolute value of `values[begin:end]`; NaN if any value is NaN."""

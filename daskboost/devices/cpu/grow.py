@@ -16,7 +16,7 @@ Python; the work of a step is shared by the threads of a team (`team.py`), in re
                 leaf is written down, and `_finish_marked` takes the place of `_finish`
     _divide_last  nodes that were split last, where leaves are quantiles: rows go to either side
     _quantiles  leaves: each becomes the quantile of its rows' residuals
-    _add_leaves ranges of rows: their hessians are added to those of their leaves, which splits were not searched on
+    _add_leaves ranges of rows: their g and h are added to those of their leaves, as h was not searched on
     _equations  ranges of rows: they are added to the normal equations of their leaves, of which one thread then finds
                 the slopes. In the order of rows, whose bins are read one row after the other, that takes a third of the
                 time that it takes in the order of leaves
@@ -44,11 +44,12 @@ from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import (
     DIGITS,
     Gradients,
+    OutputQuanta,
     Quanta,
     Residuals,
     RowDraw,
     RowRange,
-    add_hessians,
+    add_to_leaves,
     count_drawn,
     count_residuals,
     next_digit,
@@ -217,8 +218,8 @@ class TreeModels(NamedTuple):
     leaf: Int32
     """The leaf of each row of all chunks, shape (rows,); `ABSENT` less it of rows that were not drawn. Without entries
     where leaves are not written down (`_writes_leaves`)."""
-    hessians: Int64
-    """Each thread's sums of the hessians of each leaf's rows, shape (threads, nodes); without entries where splits are
+    leaf_sums: Int64
+    """Each thread's sums of g and h of each leaf's rows, shape (threads, nodes, 2); without entries where splits are
     searched on hessians."""
 
 
@@ -344,7 +345,7 @@ class Rounds(NamedTuple):
     margin: Int64
     """Addresses of margins, float32 of shape (rows, outputs)."""
     label: Int64
-    """Addresses of labels, float32 of shape (rows,), where leaves are quantiles."""
+    """Addresses of labels, float32 of shape (rows,), where leaves are quantiles; else 0."""
     residual_weight: Int64
     """Addresses of the weights of residuals, float32 of shape (rows,); 0 for ones."""
     weight_scale: float
@@ -1068,21 +1069,21 @@ def _take_range(state: Growing) -> None:
 @uncounted()
 def _tell_leaves(state: Growing) -> None:
     """Write the hessians of the rows that this engine has in each leaf."""
-    meeting, counts, of_leaves = state.meeting, state.step.counts, state.models.hessians[0]
+    meeting, counts, of_leaves = state.meeting, state.step.counts, state.models.leaf_sums[0]
     counts[AT] = meeting.begin - 2 * state.rounds.n_outputs - len(of_leaves)
     for node in range(counts[SIZE]):
-        meeting.room[counts[AT] + node] = of_leaves[node]
+        meeting.room[counts[AT] + node] = of_leaves[node, 1]
 
 
 @uncounted()
 def _take_leaves(state: Growing) -> None:
     """Add up the hessians of each leaf's rows of all engines."""
-    size, of_leaves = state.step.counts[SIZE], state.models.hessians[0]
-    of_leaves[:size] = 0
+    size, of_leaves = state.step.counts[SIZE], state.models.leaf_sums[0]
+    of_leaves[:size, 1] = 0
     for engine in range(len(state.meeting.told)):
         told = _told_by(state, engine, size)
         for node in range(size):
-            of_leaves[node] += told[node]
+            of_leaves[node, 1] += told[node]
 
 
 @uncounted()
@@ -1805,28 +1806,32 @@ def _equations(state: Growing, thread: int) -> None:
 
 @part
 def _add_leaves(state: Growing, thread: int) -> None:
-    """Add the hessians of the rows that grew the tree to those of their leaves."""
-    chunks, models, quanta = state.chunks, state.models, _quanta(state, LEAF_SCALE_H)
+    """Add g and h of the rows that grew the tree to those of their leaves."""
+    chunks, models, numbers, keys = state.chunks, state.models, state.tree.numbers, state.tree.keys
+    quanta = OutputQuanta(
+        numbers[SCALE_G : SCALE_G + 1], numbers[LEAF_SCALE_H : LEAF_SCALE_H + 1], state.rounds.rule.scale_w, keys[:1]
+    )  # fmt: skip
     while True:
         r = next_task(state.team)
         if r >= len(chunks.ranges):
             return
         chunk, rows = _range_of(state, r)
-        leaf = models.leaf[chunks.begins[chunk] :]
-        add_hessians(_gradients(state, chunk, False), quanta, rows, leaf, models.hessians[thread])
+        own, leaf = _gradients(state, chunk, False), models.leaf[chunks.begins[chunk] :]
+        columns = Gradients(own.g[:, np.newaxis], own.h[:, np.newaxis], own.weight)
+        add_to_leaves(columns, quanta, rows, leaf, models.leaf_sums[thread])
 
 
 @part
 def _refit(state: Growing, thread: int) -> None:
     """Give all nodes the sums of their rows' hessians, in place of those that splits were searched on, and the gains
     that these make of their splits."""
-    nodes, numbers, regular, of_leaves = state.nodes, state.tree.numbers, state.rules.leaves, state.models.hessians[0]
+    nodes, numbers, regular, of_leaves = state.nodes, state.tree.numbers, state.rules.leaves, state.models.leaf_sums[0]
     numbers[UNIT_H] = numbers[LEAF_UNIT_H]
     units = numbers[UNIT_G], numbers[UNIT_H]
     for node in range(state.step.counts[SIZE] - 1, -1, -1):  # children come after their parents
         left = nodes.left[node]
         if left < 0:
-            nodes.sums[node, 1] = of_leaves[node]
+            nodes.sums[node, 1] = of_leaves[node, 1]
             continue
         nodes.sums[node, 1] = nodes.sums[left, 1] + nodes.sums[left + 1, 1]
         low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
@@ -2015,12 +2020,12 @@ def _write_leaves(state: Growing) -> None:
 @uncounted()
 def _sum_leaves(state: Growing) -> None:
     """Add up the hessians of the rows that this engine has in each leaf."""
-    of_threads, size = state.models.hessians, state.step.counts[SIZE]
+    of_threads, size = state.models.leaf_sums, state.step.counts[SIZE]
     of_threads[:, :size] = 0
     run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), state.parts[ADD_LEAVES], state)
     for each in range(1, len(of_threads)):
         for node in range(size):
-            of_threads[0, node] += of_threads[each, node]
+            of_threads[0, node, 1] += of_threads[each, node, 1]
 
 
 @uncounted()
