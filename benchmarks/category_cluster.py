@@ -64,7 +64,7 @@ def persisted(config: Config, client: Any) -> Any:
     import dask.dataframe as dd
     from distributed import wait
 
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    workers = sorted(client.nthreads())
     each = -(-config.n_rows // config.block_rows // max(config.workers)) * max(config.workers) // len(workers)
     edges = [config.n_rows * block // (each * len(workers)) for block in range(each * len(workers) + 1)]
     futures = []

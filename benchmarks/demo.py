@@ -50,7 +50,7 @@ def main() -> None:
     ):
         train, test = read("train"), read("test")
         features = [name for name in train.columns if name != TARGET]
-        workers = len(client.scheduler_info()["workers"])
+        workers = len(client.nthreads())
         print(f"{workers} worker processes, {train.npartitions} partitions, {len(features)} features")
 
         start = time.perf_counter()

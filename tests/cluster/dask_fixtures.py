@@ -53,7 +53,7 @@ def local_cluster(
 
 
 def worker_addresses(client: Client) -> list[str]:
-    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return sorted(client.nthreads())
 
 
 def toy_engines(client: Client, name: str = "toy", function: str = "open_toy") -> list[tuple[str, RemoteCall]]:

@@ -105,7 +105,7 @@ def test_sums_of_other_partitions_are_refused(client: Client) -> None:
         for token in tokens:
             shards.made(name, dask_totals.SUM, dask_totals.WorkerSum).add(token, [token])
 
-    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    first, second = sorted(client.nthreads())
     for name, tokens in (("more", ["a", "b"]), ("others", ["b"]), ("none", [])):
         for worker in (first, second):
             client.submit(added, name, tokens, workers=[worker], pure=False).result()

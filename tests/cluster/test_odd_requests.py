@@ -28,7 +28,7 @@ TOY = RemoteCall.of("toys.open_toy", "toy")
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with local_cluster(n_workers=1, processes=False) as client:
-        run_fit(client, [(worker, TOY) for worker in client.scheduler_info()["workers"]],
+        run_fit(client, [(worker, TOY) for worker in client.nthreads()],
                 RemoteCall.of("toys.coordinate", toys.Script(())))  # fmt: skip
         yield client
 
@@ -62,7 +62,7 @@ def tell(client: Client, address: str, request: dict[str, Any], within_s: float 
 def test_odd_requests_for_a_channel(
     client: Client, request_: dict[str, Any], reply: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (worker,) = client.scheduler_info()["workers"]
+    (worker,) = client.nthreads()
     with caplog.at_level(logging.WARNING, "daskboost"):
         answer, closed = tell(client, worker, {"op": OP, "reply": reply, **request_})
     assert closed and "says whether it is raw" in answer["refused"]
