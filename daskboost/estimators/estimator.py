@@ -287,7 +287,8 @@ class BoostedTrees(EstimatorParameters):
         rounds = rounds_of(self, FitShape(), n_rows)
         labels = self._labels_of(n_classes)
         fit_shape = FitShape(n_classes=0 if labels is None else n_classes)
-        params = self._with_unset(self._params_for(labels), fit_shape, rounds, n_rows)
+        params = self._params_for(labels)
+        params = replace(params, **self.unset_values(self._facts(params, fit_shape, rounds, n_rows)))
         return plan(params, X, num_boost_round=rounds.most, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
@@ -366,35 +367,37 @@ class BoostedTrees(EstimatorParameters):
                 evals.append((data, f"validation_{i}"))
             n_rows = dtrain.info.stats.positive_weight_rows
             rounds = rounds_of(self, shape, n_rows)
-            params = self._with_unset(params, shape, rounds, n_rows, dtrain.info, init)
+            facts = self._facts(params, shape, rounds, n_rows, dtrain.info, init)
+            params = replace(params, **self.unset_values(facts))
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
                     evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(),
                 )  # fmt: skip
             else:
+                other = self.also_tried(facts) if rounds.holding_out.n_members > 1 and not log.callbacks else {}
+                candidates = [params, replace(params, **other)] if other else [params]
                 booster, evals_result = train_members(
-                    params, dtrain, rounds.most, rounds.holding_out, lambda _: log.of_a_fit()
+                    candidates, dtrain, rounds.most, rounds.holding_out, lambda _: log.of_a_fit()
                 )
         self._keep(booster, labels)
         self.evals_result_ = evals_result
         return self
 
-    def _with_unset(
+    def _facts(
         self, params: TrainParams, shape: FitShape, rounds: Rounds, n_rows: int,
         info: DatasetInfo | None = None, init: Booster | None = None,
-    ) -> TrainParams:  # fmt: skip
-        """Return the parameters of training, those that are not given by the rounds that a fit has."""
+    ) -> Facts:  # fmt: skip
+        """Return what parameters that are not given go by."""
         if init is not None and init.trees:
             shares_trees = init.has_vectors
         else:
             wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].stops
             shares_trees = wanted and goes_with_shared_trees(params, info)
-        facts = Facts(
+        return Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
             params.grow_policy == "depthwise", shares_trees,
         )  # fmt: skip
-        return replace(params, **self.unset_values(facts))
 
     def _take(self, fitted: Self) -> Self:
         """Become what a copy of this estimator has learned; parameters stay as they are."""

@@ -48,7 +48,8 @@ SHARED_PARAMETERS = """
         With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for
         each: several times faster, and a better fit where outputs need different splits takes more rounds. By default
         the latter for classes where rows tell when to stop and no other parameter needs the former, as
-        `monotone_constraints` do.
+        `monotone_constraints` do; of several models over at most 2**20 rows times classes whichever of the two held-out
+        rows prefer.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
     score_function : {"auto", "newton", "l2"}
@@ -394,6 +395,11 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         """Return by name what training parameters that are not given are, see `Preset.values`."""
         check_choice("preset", self.preset, PRESETS)
         values = PRESETS[self.preset].values(facts)
+        return {name: value for name, value in values.items() if getattr(self, name) is None}
+
+    def also_tried(self, facts: Facts) -> dict[str, Any]:
+        """Return by name what differs in other parameters that members are trained by too, see `Preset.also_tried`."""
+        values = PRESETS[self.preset].also_tried(facts)
         return {name: value for name, value in values.items() if getattr(self, name) is None}
 
     @property

@@ -17,6 +17,8 @@ DEEPER_ROWS = 10_000
 """From here on trees are deeper."""
 MEMBERS_ROWS = 2**19
 """From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long."""
+TRIED_SIZE = 2**20
+"""Up to so many rows times classes, both kinds of trees of several classes are tried."""
 ROUNDS_WITHOUT_STOPPING = 100
 """Rounds where `n_estimators` is not given and no rows tell when to stop: XGBoost's and scikit-learn's number."""
 
@@ -54,6 +56,8 @@ class Members:
     """Depth from `DEEPER_ROWS` rows on, where trees grow level by level."""
     min_child_weight_of_classes: float = TrainParams.min_child_weight
     multi_strategy: str = TrainParams.multi_strategy
+    other_strategy: str | None = None
+    """Another `multi_strategy` that is tried where rows times classes are at most `TRIED_SIZE`."""
 
     def values(self, facts: Facts) -> dict[str, float | str]:
         """Return training parameters by name of models that rows are held out from."""
@@ -105,6 +109,12 @@ class Preset:
         plain = ("subsample", "colsample_bylevel", "max_depth", "min_child_weight")
         return found | {name: getattr(TrainParams, name) for name in plain}
 
+    def also_tried(self, facts: Facts) -> dict[str, str]:
+        """Return what differs from `values` in parameters that members are trained by too, to choose between both."""
+        other = self.classes.other_strategy
+        wanted = facts.shares_trees and facts.holds_out and facts.n_rows * facts.n_classes <= TRIED_SIZE
+        return {"multi_strategy": other} if wanted and other is not None else {}
+
     def n_members(self, n_rows: int, n_classes: int) -> int:
         """Return how many models are averaged; `n_classes` is 0 where labels are numbers."""
         most = (self.numbers if n_classes < 3 else self.classes).n_members
@@ -122,7 +132,8 @@ def learning_rate_of(n_rounds: int) -> float:
 
 NUMBERS = Members(0.1, 0.8, 0.8, 5, max_depth_of_many=8, min_child_weight_of_classes=0.01)
 CLASSES = Members(
-    0.2, 1.0, 1.0, 3, min_child_weight_of_classes=0.01, multi_strategy="multi_output_tree"
+    0.2, 1.0, 1.0, 3, min_child_weight_of_classes=0.01, multi_strategy="multi_output_tree",
+    other_strategy="one_output_per_tree",
 )  # fmt: skip
 XGBOOST = Members(TrainParams.learning_rate, 1.0, 1.0, 0)
 PRESETS: Mapping[str, Preset] = {

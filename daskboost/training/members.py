@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +33,12 @@ LEAST_SHARE = 1e-5
 told apart without an error, losses go on falling by less, for thousands of rounds (`docs/defaults.md`)."""
 AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
-ATTRIBUTE = "members"
+MUCH_WORSE = 0.2
+"""Share of the loss by which the first member of much worse parameters is above that of the best ones."""
+MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
+CANDIDATES = "candidates"
+"""The model's attribute of the parameters that were tried: JSON, what differs among them, and each one's members."""
 
 
 def n_folds_of(fraction: float) -> int:
@@ -91,16 +99,107 @@ class HoldingOut:
         return usable
 
 
+@dataclass(frozen=True)
+class _Members:
+    """Members of the same parameters, and where each of them ends."""
+
+    trained: Sequence[TrainedModel]
+    together: bool
+    """Whether all end after the same round."""
+    maximize: bool
+    """Whether larger scores are better."""
+
+    @cached_property
+    def ends(self) -> list[int | None]:
+        """The last iteration of each that is kept; None where there are no rounds."""
+        ends = [model.booster.best_iteration for model in self.trained]
+        if self.together and None not in ends:
+            return [_common_end(self.trained, maximize=self.maximize)] * len(ends)
+        return ends
+
+    @cached_property
+    def boosters(self) -> list[Booster]:
+        """The models, without the trees behind their ends."""
+        kept = zip(self.trained, self.ends, strict=True)
+        return [model.booster if end is None else model.booster[: end + 1] for model, end in kept]
+
+    @property
+    def scores(self) -> list[float | None]:
+        """The last metric of each one's held-out rows where it ends."""
+        kept = zip(self.trained, self.ends, strict=True)
+        return [None if end is None else _scores(model)[end] for model, end in kept]
+
+    @property
+    def loss(self) -> float:
+        """What is to be low: the mean of the scores, or its negative; infinite where it is not known."""
+        known = [math.nan if score is None else score for score in self.scores]
+        return float(np.nan_to_num(np.mean(known) * (-1 if self.maximize else 1), nan=math.inf))
+
+    @property
+    def found(self) -> list[dict[str, Any]]:
+        """Rounds and score of each."""
+        kept = zip(self.boosters, self.scores, strict=True)
+        return [{"rounds": booster.n_iterations, "score": score} for booster, score in kept]
+
+
+@dataclass(frozen=True)
+class _MemberFits:
+    """What the fits of all members have in common."""
+
+    dtrain: QuantizedDataset
+    folds: Sequence[Fold]
+    base_score: tuple[float, ...] | None
+    n_rounds: int
+    holding_out: HoldingOut
+    callbacks: Callable[[int], Sequence[Callback]]
+
+    def members(self, candidates: Sequence[tuple[int, TrainParams]], folds: range) -> list[_Members]:
+        """Train a member on each of some folds by each candidate, of that number and parameters."""
+        prepared = [self._prepared(params, fold, number) for number, params in candidates for fold in folds]
+        if not prepared:
+            return [_Members((), together=False, maximize=False) for _ in candidates]
+        trained, metric = _run(prepared, self.dtrain), prepared[0].fit.spec.metrics[-1][-1]
+        return [
+            _Members(trained[at : at + len(folds)], self.holding_out.together, metric.maximize)
+            for at in range(0, len(trained), len(folds))
+        ]
+
+    def raced(self, candidates: Sequence[TrainParams]) -> list[_Members]:
+        """Train candidates' members, of those that are much worse on the first fold no more than that one."""
+        n_first = 1 if len(candidates) > 1 else len(self.folds)
+        numbered = list(enumerate(candidates))
+        begun = self.members(numbered, range(n_first))
+        least = min(members.loss for members in begun)
+        goes_on = [members.loss <= least + MUCH_WORSE * abs(least) for members in begun]
+        others = iter(self.members(list(compress(numbered, goes_on)), range(n_first, len(self.folds))))
+        return [
+            replace(members, trained=[*members.trained, *next(others).trained]) if more else members
+            for members, more in zip(begun, goes_on, strict=True)
+        ]
+
+    def _prepared(self, params: TrainParams, i: int, number: int) -> PreparedModel:
+        history: dict[str, dict[str, list[float]]] = {}
+        rows, held_out = self.folds[i]
+        shown = f"held_out_{i}" if number == 0 else f"candidate_{number}_held_out_{i}"
+        fit = prepare_fit(params, rows, self.n_rounds, [(held_out, shown)], None, None, self.callbacks(i), history)
+        stopping = EarlyStopping(self.holding_out.patience, LEAST_SHARE)
+        begun = replace(fit, spec=replace(fit.spec, base_score=self.base_score, early_stopping=stopping))
+        return PreparedModel(begun, history, number, i)
+
+
 def train_members(
-    params: TrainParams, dtrain: QuantizedDataset, n_rounds: int, holding_out: HoldingOut,
+    candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int, holding_out: HoldingOut,
     callbacks: Callable[[int], Sequence[Callback]],
 ) -> tuple[Booster, dict[str, dict[str, list[float]]]]:  # fmt: skip
     """Train members, and make one model of them.
 
-    All start from the base score of all rows. The model does not depend on where rows lie.
+    Where there are several, all start from the base score of all rows. The model does not depend on where rows lie.
 
     Parameters
     ----------
+    candidates : sequence of TrainParams
+        Parameters to choose from: those whose members' held-out rows have the best mean metric, of equal ones the
+        first. Those whose first member is much worse than another's (`MUCH_WORSE`) train no others.
     n_rounds : int
         Most rounds of a member.
     callbacks : callable
@@ -109,39 +208,40 @@ def train_members(
     Returns
     -------
     Booster
-        With an attribute "members".
+        With an attribute "members", and "candidates" where there are several.
     dict
         "held_out_0", "held_out_1", ... -> metric -> a value per round, of each member's held-out rows.
     """
-    folds = holding_out.folds(dtrain, params.random_state)
-    start = train(params, dtrain, 0)
-    prepared = []
-    for i, (rows, held_out) in enumerate(folds):
-        history: dict[str, dict[str, list[float]]] = {}
-        fit = prepare_fit(
-            params, rows, n_rounds, [(held_out, f"held_out_{i}")], None, None, callbacks(i), history
-        )
-        stopping = EarlyStopping(holding_out.patience, LEAST_SHARE)
-        begun = replace(fit, spec=replace(fit.spec, base_score=start.base_score, early_stopping=stopping))
-        prepared.append(PreparedModel(begun, history, 0, i))
-    trained = _run(prepared, dtrain)
-    ends = [model.booster.best_iteration for model in trained]
-    if holding_out.together and None not in ends:  # there are rounds
-        ends = [_common_end(trained, maximize=prepared[0].fit.spec.metrics[-1][-1].maximize)] * len(ends)
-    best = [
-        model.booster if end is None else model.booster[: end + 1] for model, end in zip(trained, ends, strict=True)
-    ]
-    found = [{"rounds": booster.n_iterations, "score": None if end is None else _scores(model)[end]}
-             for model, booster, end in zip(trained, best, ends, strict=True)]  # fmt: skip
-    logger.info("%d of %d folds of the rows were held out: %s", len(found), n_folds_of(holding_out.fraction), found)
+    folds = holding_out.folds(dtrain, candidates[0].random_state)
+    base_score = train(candidates[0], dtrain, 0).base_score if len(folds) > 1 else None
+    raced = _MemberFits(dtrain, folds, base_score, n_rounds, holding_out, callbacks).raced(candidates)
+    whole = [number for number, members in enumerate(raced) if len(members.trained) == len(folds)]
+    chosen = min(whole, key=lambda number: raced[number].loss)
+    members, attributes = raced[chosen], {}
+    if len(candidates) > 1:
+        told = [_told(candidates, number, members) for number, members in enumerate(raced)]
+        logger.info("candidate %d is the best on held-out rows of %s", chosen, told)
+        attributes[CANDIDATES] = json.dumps(told)
+    attributes[MEMBERS] = json.dumps(members.found)
+    n_folds = n_folds_of(holding_out.fraction)
+    logger.info("%d of %d folds of the rows were held out: %s", len(folds), n_folds, members.found)
     if holding_out.refit == "replay":
-        n_best = max(own.n_iterations for own in best)
-        booster = train(params, dtrain, n_best, callbacks=callbacks(0))  # which may have a schedule of learning rates
+        n_best = max(own.n_iterations for own in members.boosters)
+        own = callbacks(0)  # which may have a schedule of learning rates
+        booster = train(candidates[chosen], dtrain, n_best, callbacks=own)
     else:
-        booster = average(best)
-    attributes = {**booster.attributes, ATTRIBUTE: json.dumps(found)}
-    evals_result = {name: values for model in trained for name, values in model.evals_result.items()}
-    return replace(booster, attributes=attributes), evals_result
+        booster = average(members.boosters)
+    evals_result = {
+        f"held_out_{model.fold}": metrics for model in members.trained for metrics in model.evals_result.values()
+    }
+    return replace(booster, attributes={**booster.attributes, **attributes}), evals_result
+
+
+def _told(candidates: Sequence[TrainParams], number: int, members: _Members) -> dict[str, Any]:
+    """Return what a candidate's parameters have that differs among candidates, and its members."""
+    first, own = vars(candidates[0]), vars(candidates[number])
+    differing = [name for name in own if any(vars(other)[name] != first[name] for other in candidates)]
+    return {**{name: own[name] for name in differing if name != "explicit"}, MEMBERS: members.found}
 
 
 def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[TrainedModel]:

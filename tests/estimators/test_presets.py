@@ -138,9 +138,8 @@ def test_one_model_sees_the_newest_rows_last_and_is_trained_on_all() -> None:
     (only,) = members(model)
     params = {**SMALL, "learning_rate": 0.1, "subsample": 0.8, "colsample_bylevel": 0.8, "has_time": True}
     with QuantizedDataset(X, Y, n_jobs=1, device="cpu", has_time=True) as data:
-        start = train(params, data, 0).base_score[0]
         rows, last = data.subset(np.arange(720)), data.subset(np.arange(720, 900))
-        best = train({**params, "base_score": start}, rows, 2000, evals=[(last, "v")], early_stopping_rounds=10)
+        best = train(params, rows, 2000, evals=[(last, "v")], early_stopping_rounds=10)
         assert best.best_iteration is not None
         again = train(params, data, best.best_iteration + 1)
     assert only == {"rounds": best.best_iteration + 1, "score": best.best_score}
@@ -194,6 +193,42 @@ def test_three_classes_have_leaves_of_vectors_unless_something_needs_others() ->
     assert len(members(wide)) == 3 and not wide.booster_.has_vectors
     more = DaskBoostClassifier(n_estimators=2, **SMALL).fit(X, SEVERAL, init_model=model)
     assert more.booster_.has_vectors and more.booster_.n_iterations == model.booster_.n_iterations + 2
+
+
+def told(model: Any) -> list[dict[str, Any]]:
+    """What the held-out rows told of each of the candidates."""
+    found: list[dict[str, Any]] = json.loads(model.booster_.attributes["candidates"])
+    return found
+
+
+@pytest.mark.parametrize(("label", "is_shared"), [(SEVERAL, True), (np.argmax(X[:, :3], axis=1), False)])
+def test_held_out_rows_choose_between_both_kinds_of_trees_of_several_classes(label: Any, is_shared: bool) -> None:
+    given: dict[str, Any] = {**SMALL, "early_stopping_rounds": 5}
+    model = DaskBoostClassifier(**given).fit(X, label)
+    best, worse = sorted(told(model), key=lambda own: np.mean([member["score"] for member in own["members"]]))
+    assert len(best["members"]) == len(worse["members"]) == 3 and best["members"] == members(model)
+    assert (best["multi_strategy"] == "multi_output_tree") == model.booster_.has_vectors == is_shared
+    for own in (best, worse):
+        alone = DaskBoostClassifier(**given, multi_strategy=own["multi_strategy"]).fit(X, label)
+        assert members(alone) == own["members"] and "candidates" not in alone.booster_.attributes
+        same = np.array_equal(alone.predict_proba(X), model.predict_proba(X))
+        assert same == (alone.evals_result_ == model.evals_result_) == (own is best)
+
+
+def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daskboost.training.members.MUCH_WORSE", 0.0)
+    model = DaskBoostClassifier(**SMALL, early_stopping_rounds=5).fit(X, SEVERAL)
+    shared, alone = told(model)
+    assert shared["members"] == members(model) and len(alone["members"]) == 1
+    assert alone["members"][0]["score"] > shared["members"][0]["score"]
+
+
+@pytest.mark.parametrize("given", [
+    {"preset": "fast"}, {"refit": "replay"}, {"n_estimators": 5}, {"callbacks": [Callback()], "n_members": 2},
+])  # fmt: skip
+def test_fits_of_one_model_and_those_that_callbacks_see_choose_nothing(given: dict[str, Any]) -> None:
+    model = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **given}).fit(X[:600], SEVERAL[:600])
+    assert "candidates" not in model.booster_.attributes
 
 
 def test_few_rows_and_rows_to_evaluate_hold_none_out() -> None:
