@@ -394,9 +394,10 @@ class BoostedTrees(EstimatorParameters):
         else:
             wanted = rounds.stops and shape.n_classes > 2 and PRESETS[self.preset].stops
             shares_trees = wanted and goes_with_shared_trees(params, info)
+        encoder = None if info is None else info.schema.encoder
         return Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
-            params.grow_policy == "depthwise", shares_trees,
+            params.grow_policy == "depthwise", shares_trees, encoder is not None and encoder.has_statistics,
         )  # fmt: skip
 
     def _take(self, fitted: Self) -> Self:

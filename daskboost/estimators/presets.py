@@ -14,7 +14,9 @@ from daskboost.params import TrainParams
 LEAST_ROWS = 500
 """With fewer no rows are held out, as a fifth of them tells too little of when to stop."""
 DEEPER_ROWS = 10_000
-"""From here on trees are deeper."""
+"""From here on trees are deeper, unless features are target statistics."""
+DEEPER_ROWS_OF_STATISTICS = 2**17
+"""From here on trees are deeper where features are target statistics."""
 MEMBERS_ROWS = 2**19
 """From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long."""
 TRIED_SIZE = 2**20
@@ -41,6 +43,8 @@ class Facts:
     """Whether trees grow level by level, each node by a split of its own."""
     shares_trees: bool = False
     """Whether each tree serves all classes."""
+    has_statistics: bool = False
+    """Whether features are target statistics, which leave rows out by themselves."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,11 @@ class Members:
 
     def values(self, facts: Facts) -> dict[str, float | str]:
         """Return training parameters by name of models that rows are held out from."""
-        is_deep = facts.n_rows >= DEEPER_ROWS and facts.by_levels
+        deeper_rows = DEEPER_ROWS_OF_STATISTICS if facts.has_statistics else DEEPER_ROWS
+        is_deep = facts.n_rows >= deeper_rows and facts.by_levels
         return {
             "learning_rate": max(self.learning_rate, learning_rate_of(facts.n_rounds)),
-            "subsample": self.subsample,
+            "subsample": 1.0 if facts.has_statistics else self.subsample,
             "colsample_bylevel": self.colsample_bylevel,
             "max_depth": self.max_depth_of_many if is_deep else TrainParams.max_depth,
             "min_child_weight": (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from cluster.test_same_bytes import gpu
@@ -24,7 +25,7 @@ from daskboost import (
     train,
 )
 from daskboost.errors import DataError, ParameterError
-from daskboost.estimators.presets import PRESETS, learning_rate_of
+from daskboost.estimators.presets import PRESETS, Facts, learning_rate_of
 from daskboost.training.callbacks import RoundInfo
 from daskboost.training.folds import make_folds
 from daskboost.training.members import LEAST_SHARE
@@ -229,6 +230,25 @@ def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch
 def test_fits_of_one_model_and_those_that_callbacks_see_choose_nothing(given: dict[str, Any]) -> None:
     model = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **given}).fit(X[:600], SEVERAL[:600])
     assert "candidates" not in model.booster_.attributes
+
+
+@pytest.mark.parametrize(("n_rows", "has_statistics", "drawn", "depth"), [
+    (9_999, False, 0.8, 6), (10_000, False, 0.8, 8), (2**17 - 1, True, 1.0, 6), (2**17, True, 1.0, 8),
+])  # fmt: skip
+def test_target_statistics_have_no_draws_of_rows_and_deep_trees_later(
+    n_rows: int, has_statistics: bool, drawn: float, depth: int
+) -> None:
+    facts = Facts(100, n_rows, 2, stops=True, holds_out=True, has_statistics=has_statistics)
+    values = PRESETS["balanced"].values(facts)
+    assert (values["subsample"], values["colsample_bylevel"], values["max_depth"]) == (drawn, 0.8, depth)
+
+
+@pytest.mark.parametrize(("encoding", "drawn"), [("target", "1.0"), ("onehot", "0.8")])
+def test_fits_know_whether_their_features_are_target_statistics(encoding: str, drawn: str) -> None:
+    frame = pd.DataFrame({"number": X[:, 0], "word": pd.Categorical.from_codes(SEVERAL, ["a", "b", "c"])})
+    given: dict[str, Any] = {**SMALL, "early_stopping_rounds": 1, "encodings": {"word": encoding}}
+    assert DaskBoostRegressor(**given).fit(frame, Y).booster_.params["subsample"] == drawn
+    assert DaskBoostRegressor(**given, subsample=0.5).fit(frame, Y).booster_.params["subsample"] == "0.5"
 
 
 def test_few_rows_and_rows_to_evaluate_hold_none_out() -> None:

@@ -65,6 +65,11 @@ class FeatureMaker(Protocol):
         """Return the features that are codes of categories, each with the number of these."""
         ...
 
+    @property
+    def has_statistics(self) -> bool:
+        """Return whether features are made of what the rows of categories have counted."""
+        ...
+
     def category(self, feature: int, code: int) -> object:
         """Return the value that a code of a feature stands for; the code itself where none is known."""
         ...
