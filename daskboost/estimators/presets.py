@@ -18,7 +18,8 @@ DEEPER_ROWS = 10_000
 DEEPER_ROWS_OF_STATISTICS = 2**17
 """From here on trees are deeper where features are target statistics."""
 MEMBERS_ROWS = 2**19
-"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long."""
+"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. Losses
+of so many held-out rows are smooth: half as many rounds without improvement tell when to stop."""
 TRIED_SIZE = 2**20
 """Up to so many rows times classes, both kinds of trees of several classes are tried."""
 ROUNDS_WITHOUT_STOPPING = 100
@@ -58,6 +59,8 @@ class Members:
     """How many are averaged; 0 holds no rows out."""
     max_depth_of_many: int = TrainParams.max_depth
     """Depth from `DEEPER_ROWS` rows on, where trees grow level by level."""
+    max_depth_of_most: int = TrainParams.max_depth
+    """Depth from `MEMBERS_ROWS` rows on, where trees grow level by level and no features are target statistics."""
     min_child_weight_of_classes: float = TrainParams.min_child_weight
     multi_strategy: str = TrainParams.multi_strategy
     other_strategy: str | None = None
@@ -66,12 +69,15 @@ class Members:
     def values(self, facts: Facts) -> dict[str, float | str]:
         """Return training parameters by name of models that rows are held out from."""
         deeper_rows = DEEPER_ROWS_OF_STATISTICS if facts.has_statistics else DEEPER_ROWS
-        is_deep = facts.n_rows >= deeper_rows and facts.by_levels
+        depth = TrainParams.max_depth
+        if facts.by_levels and facts.n_rows >= deeper_rows:
+            is_most = facts.n_rows >= MEMBERS_ROWS and not facts.has_statistics
+            depth = self.max_depth_of_most if is_most else self.max_depth_of_many
         return {
             "learning_rate": max(self.learning_rate, learning_rate_of(facts.n_rounds)),
             "subsample": 1.0 if facts.has_statistics else self.subsample,
             "colsample_bylevel": self.colsample_bylevel,
-            "max_depth": self.max_depth_of_many if is_deep else TrainParams.max_depth,
+            "max_depth": depth,
             "min_child_weight": (
                 self.min_child_weight_of_classes if facts.n_classes else TrainParams.min_child_weight
             ),
@@ -94,6 +100,12 @@ class Preset:
     """Where rows have queries, whose metrics differ much from round to round."""
     n_estimators: int
     """Most rounds where rows tell when to stop."""
+
+    def patience(self, n_rows: int, *, has_queries: bool) -> int:
+        """Return the rounds without improvement on held-out rows, a share of so many, after which a model ends."""
+        if has_queries:
+            return self.early_stopping_rounds_of_queries
+        return self.early_stopping_rounds // (2 if n_rows >= MEMBERS_ROWS else 1)
 
     @property
     def stops(self) -> bool:
@@ -135,7 +147,9 @@ def learning_rate_of(n_rounds: int) -> float:
     return round(min(0.3, 0.17 * math.pow(100 / max(n_rounds, 1), 0.75)), 4)
 
 
-NUMBERS = Members(0.1, 0.8, 0.8, 5, max_depth_of_many=8, min_child_weight_of_classes=0.01)
+NUMBERS = Members(
+    0.1, 0.8, 0.8, 5, max_depth_of_many=8, max_depth_of_most=7, min_child_weight_of_classes=0.01
+)  # fmt: skip
 CLASSES = Members(
     0.2, 1.0, 1.0, 3, min_child_weight_of_classes=0.01, multi_strategy="multi_output_tree",
     other_strategy="one_output_per_tree",

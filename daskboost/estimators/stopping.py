@@ -65,14 +65,14 @@ def rounds_of(chosen: EstimatorParameters, shape: FitShape, n_rows: int) -> Roun
         _may_hold_out(chosen, shape)
         and (chosen.n_estimators is None or given is not None) and (n_rows >= LEAST_ROWS or given is not None)
     )  # fmt: skip
-    usual = preset.early_stopping_rounds_of_queries if shape.has_queries else preset.early_stopping_rounds
-    patience = usual if given is None else given
     if shape.is_evaluated and chosen.n_estimators is None and preset.stops and chosen.early_stopping:
-        return Rounds(preset.n_estimators, patience, None)  # the user's rows tell
+        usual = preset.patience(0, has_queries=shape.has_queries)  # the user's rows tell, of which there may be few
+        return Rounds(preset.n_estimators, usual if given is None else given, None)
     if shape.is_evaluated or not stops:
         most = ROUNDS_WITHOUT_STOPPING if chosen.n_estimators is None else chosen.n_estimators
         return Rounds(most, given, None)
     most = preset.n_estimators if chosen.n_estimators is None else chosen.n_estimators
+    patience = preset.patience(n_rows, has_queries=shape.has_queries) if given is None else given
     return Rounds(most, None, _holding_out(chosen, shape, preset, n_rows, patience))
 
 

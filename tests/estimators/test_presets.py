@@ -26,6 +26,7 @@ from daskboost import (
 )
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.presets import PRESETS, Facts, learning_rate_of
+from daskboost.estimators.stopping import FitShape, rounds_of
 from daskboost.training.callbacks import RoundInfo
 from daskboost.training.folds import make_folds
 from daskboost.training.members import LEAST_SHARE
@@ -233,14 +234,28 @@ def test_fits_of_one_model_and_those_that_callbacks_see_choose_nothing(given: di
 
 
 @pytest.mark.parametrize(("n_rows", "has_statistics", "drawn", "depth"), [
-    (9_999, False, 0.8, 6), (10_000, False, 0.8, 8), (2**17 - 1, True, 1.0, 6), (2**17, True, 1.0, 8),
+    (9_999, False, 0.8, 6), (10_000, False, 0.8, 8), (2**19 - 1, False, 0.8, 8), (2**19, False, 0.8, 7),
+    (2**17 - 1, True, 1.0, 6), (2**17, True, 1.0, 8), (2**19, True, 1.0, 8),
 ])  # fmt: skip
-def test_target_statistics_have_no_draws_of_rows_and_deep_trees_later(
+def test_depths_go_by_rows_and_target_statistics_have_no_draws(
     n_rows: int, has_statistics: bool, drawn: float, depth: int
 ) -> None:
     facts = Facts(100, n_rows, 2, stops=True, holds_out=True, has_statistics=has_statistics)
     values = PRESETS["balanced"].values(facts)
     assert (values["subsample"], values["colsample_bylevel"], values["max_depth"]) == (drawn, 0.8, depth)
+
+
+def test_many_rows_that_are_held_out_tell_in_half_the_rounds() -> None:
+    for name, n_rounds in (("fast", 20), ("balanced", 30), ("best", 50)):
+        model, shape = DaskBoostRegressor(preset=name), FitShape()
+        for n_rows, expected in ((2**19 - 1, n_rounds), (2**19, n_rounds // 2)):
+            holding_out = rounds_of(model, shape, n_rows).holding_out
+            assert holding_out is not None and holding_out.patience == expected
+            given = rounds_of(clone(model).set_params(early_stopping_rounds=7), shape, n_rows).holding_out
+            assert given is not None and given.patience == 7
+            assert rounds_of(model, FitShape(is_evaluated=True), n_rows).patience == n_rounds
+    ranker = rounds_of(DaskBoostRanker(), FitShape(has_queries=True), 2**19).holding_out
+    assert ranker is not None and ranker.patience == 60
 
 
 @pytest.mark.parametrize(("encoding", "drawn"), [("target", "1.0"), ("onehot", "0.8")])
