@@ -18,8 +18,8 @@ DEEPER_ROWS = 10_000
 DEEPER_ROWS_OF_STATISTICS = 2**17
 """From here on trees are deeper where features are target statistics."""
 MEMBERS_ROWS = 2**19
-"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. Losses
-of so many held-out rows are smooth: half as many rounds without improvement tell when to stop."""
+"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. Losses of
+so many held-out rows are smooth: half as many rounds without improvement tell when to stop."""
 TRIED_SIZE = 2**20
 """Up to so many rows times classes, both kinds of trees of several classes are tried."""
 ROUNDS_WITHOUT_STOPPING = 100
