@@ -397,7 +397,8 @@ class BoostedTrees(EstimatorParameters):
         encoder = None if info is None else info.schema.encoder
         return Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
-            params.grow_policy == "depthwise", shares_trees, encoder is not None and encoder.has_statistics,
+            params.grow_policy == "depthwise", shares_trees, 0 if info is None else info.cuts.n_features,
+            encoder is not None and encoder.has_statistics,
         )  # fmt: skip
 
     def _take(self, fitted: Self) -> Self:

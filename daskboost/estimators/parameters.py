@@ -48,8 +48,8 @@ SHARED_PARAMETERS = """
         With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for
         each: several times faster, and a better fit where outputs need different splits takes more rounds. By default
         the latter for classes where rows tell when to stop and no other parameter needs the former, as
-        `monotone_constraints` do; of several models over at most 2**20 rows times classes whichever of the two held-out
-        rows prefer.
+        `monotone_constraints` do; of several models over at most 2**25 rows times features times classes whichever
+        of the two held-out rows prefer.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
     score_function : {"auto", "newton", "l2"}

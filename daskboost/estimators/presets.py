@@ -18,10 +18,10 @@ DEEPER_ROWS = 10_000
 DEEPER_ROWS_OF_STATISTICS = 2**17
 """From here on trees are deeper where features are target statistics."""
 MEMBERS_ROWS = 2**19
-"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. Losses of
-so many held-out rows are smooth: half as many rounds without improvement tell when to stop."""
-TRIED_SIZE = 2**20
-"""Up to so many rows times classes, both kinds of trees of several classes are tried."""
+"""From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. So
+many held-out rows have smooth losses: half as many rounds without improvement tell when to stop."""
+TRIED_SIZE = 2**25
+"""Up to so many rows times features times classes, both kinds of trees of several classes are tried."""
 ROUNDS_WITHOUT_STOPPING = 100
 """Rounds where `n_estimators` is not given and no rows tell when to stop: XGBoost's and scikit-learn's number."""
 
@@ -44,6 +44,8 @@ class Facts:
     """Whether trees grow level by level, each node by a split of its own."""
     shares_trees: bool = False
     """Whether each tree serves all classes."""
+    n_features: int = 0
+    """The number of features; 0 where it is not known yet."""
     has_statistics: bool = False
     """Whether features are target statistics, which leave rows out by themselves."""
 
@@ -64,7 +66,7 @@ class Members:
     min_child_weight_of_classes: float = TrainParams.min_child_weight
     multi_strategy: str = TrainParams.multi_strategy
     other_strategy: str | None = None
-    """Another `multi_strategy` that is tried where rows times classes are at most `TRIED_SIZE`."""
+    """Another `multi_strategy` that is tried up to `TRIED_SIZE`."""
 
     def values(self, facts: Facts) -> dict[str, float | str]:
         """Return training parameters by name of models that rows are held out from."""
@@ -129,7 +131,8 @@ class Preset:
     def also_tried(self, facts: Facts) -> dict[str, str]:
         """Return what differs from `values` in parameters that members are trained by too, to choose between both."""
         other = self.classes.other_strategy
-        wanted = facts.shares_trees and facts.holds_out and facts.n_rows * facts.n_classes <= TRIED_SIZE
+        is_small = facts.n_rows * facts.n_features * facts.n_classes <= TRIED_SIZE
+        wanted = is_small and facts.shares_trees and facts.holds_out
         return {"multi_strategy": other} if wanted and other is not None else {}
 
     def n_members(self, n_rows: int, n_classes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -231,6 +232,15 @@ def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch
 def test_fits_of_one_model_and_those_that_callbacks_see_choose_nothing(given: dict[str, Any]) -> None:
     model = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **given}).fit(X[:600], SEVERAL[:600])
     assert "candidates" not in model.booster_.attributes
+
+
+def test_trees_of_each_class_are_tried_where_data_are_small() -> None:
+    facts = Facts(2000, 1000, 4, stops=True, holds_out=True, shares_trees=True, n_features=2**23 // 1000)
+    other = {"multi_strategy": "one_output_per_tree"}
+    for preset, tried in (("fast", other), ("balanced", other), ("best", other), ("xgboost", {})):
+        assert PRESETS[preset].also_tried(facts) == tried
+    for change in ({"n_features": 2**23 // 1000 + 1}, {"shares_trees": False}, {"holds_out": False}):
+        assert PRESETS["balanced"].also_tried(replace(facts, **change)) == {}
 
 
 @pytest.mark.parametrize(("n_rows", "has_statistics", "drawn", "depth"), [
