@@ -160,12 +160,24 @@ def print_summary(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: 
         print(f"{library:<14} mean rank {np.mean(own_ranks):.2f} ({low:.2f} to {high:.2f}) of {len(own_ranks)} sets, "
               f"{total:.0f} s of {len(seconds)} fits")  # fmt: skip
     if {"ours", "xgboost"} <= set(libraries):
-        worse = {
-            name: np.mean([own["ours"] / own["xgboost"] for (case, _), own in losses.items() if case == name])
-            for name in by_set
-        }
-        beyond = {name: round(float(ratio), 4) for name, ratio in worse.items() if ratio > 1.01}
-        print(f"sets on which ours loses more than 1 % to XGBoost: {beyond or 'none'}")
+        for words, of_seeds in (("mean losses", False), ("the mean of the seeds' ratios", True)):
+            print(f"sets on which ours loses more than 1 % to XGBoost, by {words}: {lost(losses, of_seeds) or 'none'}")
+
+
+def lost(losses: Losses, of_seeds: bool) -> dict[str, str]:
+    """Return the sets on which our loss is more than 1 % above XGBoost's, and by how much.
+
+    Means of ratios are those of the seeds where XGBoost's loss is nearly 0, as it is on shuttle for two of five: three
+    test rows decide there.
+    """
+    by_set: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (name, _), own in losses.items():
+        by_set[name].append((own["ours"], own["xgboost"]))
+    ratios = {
+        name: np.mean([a / b for a, b in own]) if of_seeds else np.sum([a for a, _ in own]) / np.sum([b for _, b in own])
+        for name, own in by_set.items()
+    }
+    return {name: f"{100 * (ratio - 1):+.1f} %" for name, ratio in ratios.items() if ratio > 1.01}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
