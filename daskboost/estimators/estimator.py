@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
+from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.encode import CategoryOptions
 from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo
@@ -20,6 +22,7 @@ from daskboost.devices.budget.plan import Plan
 from daskboost.devices.choose import budget_of, check_device, check_n_gpus, gpus_meant
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
+from daskboost.estimators.choosing import candidates_of, crossed, crosses_columns
 from daskboost.estimators.class_labels import ClassLabels
 from daskboost.estimators.eval_sets import (
     RowSet,
@@ -51,7 +54,7 @@ from daskboost.training.dataset import (
     current_client,
     run_or_await,
 )
-from daskboost.training.members import train_members
+from daskboost.training.members import Candidate, train_members
 from daskboost.training.plan_fit import plan
 from daskboost.training.train import check_params, train
 
@@ -375,11 +378,16 @@ class BoostedTrees(EstimatorParameters):
                     evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(),
                 )  # fmt: skip
             else:
-                other = self.also_tried(facts) if rounds.holding_out.n_members > 1 and not log.callbacks else {}
-                candidates = [params, replace(params, **other)] if other else [params]
+                chooses = rounds.holding_out.n_members > 1 and not log.callbacks
+
+                def quantized(crosses: tuple[Cross, ...]) -> QuantizedDataset:
+                    return opened.enter_context(self._quantized(source, params, objective, init, crosses=crosses))
+
                 booster, evals_result = train_members(
-                    candidates, dtrain, rounds.most, rounds.holding_out, lambda _: log.of_a_fit()
-                )
+                    candidates_of(self, params, dtrain, facts) if chooses else [Candidate(params, dtrain)],
+                    rounds.most, rounds.holding_out, lambda _: log.of_a_fit(),
+                    partial(crossed, quantized) if chooses and crosses_columns(self, params, facts) else None,
+                )  # fmt: skip
         self._keep(booster, labels)
         self.evals_result_ = evals_result
         return self
@@ -398,7 +406,7 @@ class BoostedTrees(EstimatorParameters):
         return Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
             params.grow_policy == "depthwise", shares_trees, 0 if info is None else info.cuts.n_features,
-            encoder is not None and encoder.has_statistics,
+            encoder is not None and encoder.has_statistics, shape.has_queries,
         )  # fmt: skip
 
     def _take(self, fitted: Self) -> Self:
@@ -419,7 +427,7 @@ class BoostedTrees(EstimatorParameters):
 
     def _quantized(
         self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
-        reference: QuantizedDataset | None = None,
+        reference: QuantizedDataset | None = None, crosses: tuple[Cross, ...] = (),
     ) -> QuantizedDataset:  # fmt: skip
         limit, budget = params.host_memory_limit, None
         device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
@@ -430,7 +438,7 @@ class BoostedTrees(EstimatorParameters):
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
             categories=CategoryOptions(
                 params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings,
-                has_time=bool(params.has_time),
+                has_time=bool(params.has_time), crosses=crosses,
             ),
         )  # fmt: skip
         return QuantizedDataset.from_source(

@@ -21,7 +21,7 @@ MEMBERS_ROWS = 2**19
 """From here on one model is trained unless `n_members` says otherwise: averages gain little there, and take long. So
 many held-out rows have smooth losses: half as many rounds without improvement tell when to stop."""
 TRIED_SIZE = 2**25
-"""Up to so many rows times features times classes, both kinds of trees of several classes are tried."""
+"""Up to so many rows times features times classes, held-out rows choose between kinds of models."""
 ROUNDS_WITHOUT_STOPPING = 100
 """Rounds where `n_estimators` is not given and no rows tell when to stop: XGBoost's and scikit-learn's number."""
 
@@ -48,6 +48,14 @@ class Facts:
     """The number of features; 0 where it is not known yet."""
     has_statistics: bool = False
     """Whether features are target statistics, which leave rows out by themselves."""
+    has_queries: bool = False
+    """Whether rows belong to queries, whose metrics tell little of the better of two models."""
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether held-out rows choose between models: data are small, and rows are held out to stop by anyway."""
+        is_small = self.n_rows * self.n_features * max(self.n_classes, 1) <= TRIED_SIZE
+        return is_small and self.holds_out and not self.has_queries
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,7 @@ class Preset:
     def also_tried(self, facts: Facts) -> dict[str, str]:
         """Return what differs from `values` in parameters that members are trained by too, to choose between both."""
         other = self.classes.other_strategy
-        is_small = facts.n_rows * facts.n_features * facts.n_classes <= TRIED_SIZE
-        wanted = is_small and facts.shares_trees and facts.holds_out
+        wanted = facts.may_choose and facts.shares_trees
         return {"multi_strategy": other} if wanted and other is not None else {}
 
     def n_members(self, n_rows: int, n_classes: int) -> int:

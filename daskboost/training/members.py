@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -35,6 +35,8 @@ AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 MUCH_WORSE = 0.2
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
+BETTER = 0.02
+"""Share of the loss by which the first member of a further candidate has to be below that of the best one."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 CANDIDATES = "candidates"
@@ -143,53 +145,83 @@ class _Members:
 
 
 @dataclass(frozen=True)
-class _MemberFits:
+class Candidate:
+    """What members may be trained by.
+
+    Parameters
+    ----------
+    params : TrainParams
+    dtrain : QuantizedDataset
+        The same rows for all candidates, with the features of this one.
+    told : mapping
+        What tells it from others, for the log and the model: JSON values by name.
+    """
+
+    params: TrainParams
+    dtrain: QuantizedDataset
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Entrant:
+    """A candidate in the race, and its members so far."""
+
+    candidate: Candidate
+    number: int
+    folds: Sequence[Fold]
+    members: _Members
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a member for each fold."""
+        return len(self.members.trained) == len(self.folds)
+
+
+@dataclass(frozen=True)
+class _Race:
     """What the fits of all members have in common."""
 
-    dtrain: QuantizedDataset
-    folds: Sequence[Fold]
     base_score: tuple[float, ...] | None
     n_rounds: int
     holding_out: HoldingOut
     callbacks: Callable[[int], Sequence[Callback]]
 
-    def members(self, candidates: Sequence[tuple[int, TrainParams]], folds: range) -> list[_Members]:
-        """Train a member on each of some folds by each candidate, of that number and parameters."""
-        prepared = [self._prepared(params, fold, number) for number, params in candidates for fold in folds]
+    def entrant(self, candidate: Candidate, number: int) -> _Entrant:
+        """Return a candidate that has no members yet."""
+        folds = self.holding_out.folds(candidate.dtrain, candidate.params.random_state)
+        return _Entrant(candidate, number, folds, _Members((), self.holding_out.together, maximize=False))
+
+    def ran(self, entrants: Sequence[_Entrant], n_folds: int) -> list[_Entrant]:
+        """Return entrants of the same rows, each with members for the first so many folds."""
+        prepared = [
+            self._prepared(entrant, i) for entrant in entrants for i in range(len(entrant.members.trained), n_folds)
+        ]
         if not prepared:
-            return [_Members((), together=False, maximize=False) for _ in candidates]
-        trained, metric = _run(prepared, self.dtrain), prepared[0].fit.spec.metrics[-1][-1]
-        return [
-            _Members(trained[at : at + len(folds)], self.holding_out.together, metric.maximize)
-            for at in range(0, len(trained), len(folds))
-        ]
+            return list(entrants)
+        maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
+        trained, found = iter(_run(prepared, entrants[0].candidate.dtrain)), []
+        for entrant in entrants:
+            own = entrant.members.trained
+            more = [next(trained) for _ in range(len(own), n_folds)]
+            found.append(replace(entrant, members=replace(entrant.members, trained=[*own, *more], maximize=maximize)))
+        return found
 
-    def raced(self, candidates: Sequence[TrainParams]) -> list[_Members]:
-        """Train candidates' members, of those that are much worse on the first fold no more than that one."""
-        n_first = 1 if len(candidates) > 1 else len(self.folds)
-        numbered = list(enumerate(candidates))
-        begun = self.members(numbered, range(n_first))
-        least = min(members.loss for members in begun)
-        goes_on = [members.loss <= least + MUCH_WORSE * abs(least) for members in begun]
-        others = iter(self.members(list(compress(numbered, goes_on)), range(n_first, len(self.folds))))
-        return [
-            replace(members, trained=[*members.trained, *next(others).trained]) if more else members
-            for members, more in zip(begun, goes_on, strict=True)
-        ]
-
-    def _prepared(self, params: TrainParams, i: int, number: int) -> PreparedModel:
+    def _prepared(self, entrant: _Entrant, i: int) -> PreparedModel:
         history: dict[str, dict[str, list[float]]] = {}
-        rows, held_out = self.folds[i]
+        (rows, held_out), number = entrant.folds[i], entrant.number
         shown = f"held_out_{i}" if number == 0 else f"candidate_{number}_held_out_{i}"
-        fit = prepare_fit(params, rows, self.n_rounds, [(held_out, shown)], None, None, self.callbacks(i), history)
+        fit = prepare_fit(
+            entrant.candidate.params, rows, self.n_rounds, [(held_out, shown)], None, None, self.callbacks(i), history
+        )
         stopping = EarlyStopping(self.holding_out.patience, LEAST_SHARE)
         begun = replace(fit, spec=replace(fit.spec, base_score=self.base_score, early_stopping=stopping))
         return PreparedModel(begun, history, number, i)
 
 
 def train_members(
-    candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int, holding_out: HoldingOut,
+    candidates: Sequence[Candidate], n_rounds: int, holding_out: HoldingOut,
     callbacks: Callable[[int], Sequence[Callback]],
+    further: Callable[[Candidate, Booster], Candidate | None] | None = None,
 ) -> tuple[Booster, dict[str, dict[str, list[float]]]]:  # fmt: skip
     """Train members, and make one model of them.
 
@@ -197,13 +229,16 @@ def train_members(
 
     Parameters
     ----------
-    candidates : sequence of TrainParams
-        Parameters to choose from: those whose members' held-out rows have the best mean metric, of equal ones the
-        first. Those whose first member is much worse than another's (`MUCH_WORSE`) train no others.
+    candidates : sequence of Candidate
+        The one is chosen whose members' held-out rows have the best mean metric, of equal ones the first. Those whose
+        first member is much worse than another's (`MUCH_WORSE`) train no others.
     n_rounds : int
         Most rounds of a member.
     callbacks : callable
         ``f(i)`` makes those of member i.
+    further : callable, optional
+        ``f(candidate, model)`` makes another candidate, or None, of the best one and its first member. It trains others
+        if its first one is better by `BETTER`.
 
     Returns
     -------
@@ -212,23 +247,39 @@ def train_members(
     dict
         "held_out_0", "held_out_1", ... -> metric -> a value per round, of each member's held-out rows.
     """
-    folds = holding_out.folds(dtrain, candidates[0].random_state)
-    base_score = train(candidates[0], dtrain, 0).base_score if len(folds) > 1 else None
-    raced = _MemberFits(dtrain, folds, base_score, n_rounds, holding_out, callbacks).raced(candidates)
-    whole = [number for number, members in enumerate(raced) if len(members.trained) == len(folds)]
-    chosen = min(whole, key=lambda number: raced[number].loss)
-    members, attributes = raced[chosen], {}
-    if len(candidates) > 1:
-        told = [_told(candidates, number, members) for number, members in enumerate(raced)]
-        logger.info("candidate %d is the best on held-out rows of %s", chosen, told)
+    race = _Race(None, n_rounds, holding_out, callbacks)
+    raced = [race.entrant(candidate, number) for number, candidate in enumerate(candidates)]
+    n_folds = len(raced[0].folds)
+    if n_folds > 1:
+        race = replace(race, base_score=train(candidates[0].params, candidates[0].dtrain, 0).base_score)
+    if len(raced) > 1:
+        raced = race.ran(raced, 1)
+        losses = [entrant.members.loss for entrant in raced]
+        goes_on = [loss <= min(losses) + MUCH_WORSE * abs(min(losses)) for loss in losses]
+        whole = iter(race.ran(list(compress(raced, goes_on)), n_folds))
+        raced = [next(whole) if more else entrant for entrant, more in zip(raced, goes_on, strict=True)]
+    else:
+        raced = race.ran(raced, n_folds)
+    best = _best(raced)
+    extra = None if further is None else further(best.candidate, best.members.boosters[0])
+    if extra is not None:
+        (entrant,) = race.ran([race.entrant(extra, len(raced))], 1)
+        least = replace(best.members, trained=best.members.trained[:1]).loss
+        if entrant.members.loss <= least - BETTER * abs(least):
+            (entrant,) = race.ran([entrant], n_folds)
+        raced.append(entrant)
+        best = _best(raced)
+    members, attributes = best.members, {MEMBERS: json.dumps(best.members.found)}
+    if len(raced) > 1:
+        told = [{**entrant.candidate.told, MEMBERS: entrant.members.found} for entrant in raced]
+        logger.info("held-out rows are best in candidate %d of %s", best.number, told)
         attributes[CANDIDATES] = json.dumps(told)
-    attributes[MEMBERS] = json.dumps(members.found)
-    n_folds = n_folds_of(holding_out.fraction)
-    logger.info("%d of %d folds of the rows were held out: %s", len(folds), n_folds, members.found)
+    n_all = n_folds_of(holding_out.fraction)
+    logger.info("%d of %d folds of the rows were held out: %s", n_folds, n_all, members.found)
     if holding_out.refit == "replay":
         n_best = max(own.n_iterations for own in members.boosters)
         own = callbacks(0)  # which may have a schedule of learning rates
-        booster = train(candidates[chosen], dtrain, n_best, callbacks=own)
+        booster = train(best.candidate.params, best.candidate.dtrain, n_best, callbacks=own)
     else:
         booster = average(members.boosters)
     evals_result = {
@@ -237,11 +288,9 @@ def train_members(
     return replace(booster, attributes={**booster.attributes, **attributes}), evals_result
 
 
-def _told(candidates: Sequence[TrainParams], number: int, members: _Members) -> dict[str, Any]:
-    """Return what a candidate's parameters have that differs among candidates, and its members."""
-    first, own = vars(candidates[0]), vars(candidates[number])
-    differing = [name for name in own if any(vars(other)[name] != first[name] for other in candidates)]
-    return {**{name: own[name] for name in differing if name != "explicit"}, MEMBERS: members.found}
+def _best(raced: Sequence[_Entrant]) -> _Entrant:
+    """Return the entrant of the best mean metric, of those that have all members."""
+    return min((entrant for entrant in raced if entrant.is_whole), key=lambda entrant: entrant.members.loss)
 
 
 def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[TrainedModel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -105,19 +106,20 @@ def test_members_of_rankings_end_together_by_a_metric_that_is_smaller_where_it_i
     assert {own["rounds"] for own in members(model)} == {int(np.argmin(means)) + 1}
 
 
-@pytest.mark.parametrize("kind", ["numbers", "classes", "queries", "time"])
+@pytest.mark.parametrize("kind", ["numbers", "classes", "queries", "time", "crosses"])
 def test_defaults_have_the_same_bytes_on_a_cluster(cluster_client: Client, kind: str) -> None:
     model: Any = DaskBoostRegressor(**SMALL, has_time=kind == "time")
-    label: Any = Y
+    x, label = (EQUAL, SAME) if kind == "crosses" else (X, Y)
     qid = None
     if kind == "classes":
         model, label = DaskBoostClassifier(**SMALL), SEVERAL
     elif kind == "queries":
         model, label, qid = DaskBoostRanker(**SMALL, early_stopping_rounds=5), np.digitize(Y, [0, 1]), QID
-    expected = model.fit(X, label, qid=qid).booster_
+    expected = model.fit(x, label, qid=qid).booster_
+    assert kind != "crosses" or expected.n_features > 5
     history = model.evals_result_
     for size in (300, 170):
-        lazy, lazy_label = da.from_array(X, chunks=(size, -1)), da.from_array(label, chunks=size)
+        lazy, lazy_label = da.from_array(x, chunks=(size, -1)), da.from_array(label, chunks=size)
         lazy_qid = None if qid is None else da.from_array(qid, chunks=size)
         found = clone(model).fit(lazy, lazy_label, qid=lazy_qid)
         assert found.booster_.to_bytes() == expected.to_bytes()
@@ -125,13 +127,13 @@ def test_defaults_have_the_same_bytes_on_a_cluster(cluster_client: Client, kind:
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("kind", ["numbers", "classes"])
+@pytest.mark.parametrize("kind", ["numbers", "classes", "crosses"])
 def test_defaults_have_the_same_bytes_on_a_gpu(kind: str) -> None:
-    model: Any = DaskBoostRegressor(**SMALL) if kind == "numbers" else DaskBoostClassifier(**SMALL)
+    model: Any = DaskBoostClassifier(**SMALL) if kind == "classes" else DaskBoostRegressor(**SMALL)
     model.set_params(early_stopping_rounds=3, n_estimators=25)
-    label = Y if kind == "numbers" else SEVERAL
-    expected = model.fit(X, label).booster_
-    on_gpu = clone(model).set_params(device="cuda").fit(X, label)
+    x, label = {"numbers": (X, Y), "classes": (X, SEVERAL), "crosses": (EQUAL, SAME)}[kind]
+    expected = model.fit(x, label).booster_
+    on_gpu = clone(model).set_params(device="cuda").fit(x, label)
     assert on_gpu.booster_.to_bytes() == expected.to_bytes()
     assert on_gpu.evals_result_ == model.evals_result_
 
@@ -206,7 +208,7 @@ def told(model: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("label", "is_shared"), [(SEVERAL, True), (np.argmax(X[:, :3], axis=1), False)])
 def test_held_out_rows_choose_between_both_kinds_of_trees_of_several_classes(label: Any, is_shared: bool) -> None:
-    given: dict[str, Any] = {**SMALL, "early_stopping_rounds": 5}
+    given: dict[str, Any] = {**SMALL, "early_stopping_rounds": 5, "cross_features": False}
     model = DaskBoostClassifier(**given).fit(X, label)
     best, worse = sorted(told(model), key=lambda own: np.mean([member["score"] for member in own["members"]]))
     assert len(best["members"]) == len(worse["members"]) == 3 and best["members"] == members(model)
@@ -220,7 +222,7 @@ def test_held_out_rows_choose_between_both_kinds_of_trees_of_several_classes(lab
 
 def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daskboost.training.members.MUCH_WORSE", 0.0)
-    model = DaskBoostClassifier(**SMALL, early_stopping_rounds=5).fit(X, SEVERAL)
+    model = DaskBoostClassifier(**SMALL, early_stopping_rounds=5, cross_features=False).fit(X, SEVERAL)
     shared, alone = told(model)
     assert shared["members"] == members(model) and len(alone["members"]) == 1
     assert alone["members"][0]["score"] > shared["members"][0]["score"]
@@ -231,6 +233,51 @@ def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch
 ])  # fmt: skip
 def test_fits_of_one_model_and_those_that_callbacks_see_choose_nothing(given: dict[str, Any]) -> None:
     model = DaskBoostClassifier(**{**SMALL, "early_stopping_rounds": None, **given}).fit(X[:600], SEVERAL[:600])
+    assert "candidates" not in model.booster_.attributes
+
+
+EQUAL = np.random.default_rng(4).integers(0, 8, (900, 5)).astype(np.float32)
+SAME = (EQUAL[:, 0] == EQUAL[:, 3]) + 2.0 * (EQUAL[:, 1] > EQUAL[:, 4])
+"""Numbers that tell whether one column is equal to another, and whether one is larger."""
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes", "frame"])
+def test_crosses_are_features_where_held_out_rows_are_better_by_them(kind: str, tmp_path: Path) -> None:
+    model: Any = DaskBoostClassifier if kind == "classes" else DaskBoostRegressor
+    x: Any = EQUAL if kind != "frame" else pd.DataFrame(EQUAL, columns=list("abcde"))
+    given: dict[str, Any] = {"n_jobs": 1, "device": "cpu", "early_stopping_rounds": 5}
+    fitted = model(**given).fit(x, SAME)
+    plain = model(**given, cross_features=False).fit(x, SAME)
+    *_, crossed = told(fitted)
+    assert crossed["cross_features"] and crossed["members"] == members(fitted)
+    means = [np.mean([own["score"] for own in members(each)]) for each in (fitted, plain)]
+    assert means[0] < 0.98 * means[1]
+    names = fitted.booster_.schema.names
+    assert names is not None and ("a - d" if kind == "frame" else "f0 - f3") in names
+    assert fitted.feature_importances_.shape == (5,) and fitted.n_features_in_ == 5
+    fitted.save_model(tmp_path / "model.ubj")
+    loaded = model().load_model(tmp_path / "model.ubj")
+    expected = fitted.predict(x, output_margin=True)
+    np.testing.assert_array_equal(loaded.predict(x, output_margin=True), expected)
+    np.testing.assert_array_equal(fitted.predict(scipy.sparse.csr_matrix(EQUAL + 1), output_margin=True),
+                                  fitted.predict(EQUAL + 1, output_margin=True))  # fmt: skip
+    parts = fitted.booster_.predict(x, output="contributions")
+    np.testing.assert_allclose(parts.sum(axis=-1), expected, rtol=1e-4, atol=1e-4)
+    more = model(n_estimators=3, **{**given, "early_stopping_rounds": None}).fit(x, SAME, init_model=fitted)
+    assert more.booster_.n_iterations == fitted.booster_.n_iterations + 3 and more.booster_.schema.names == names
+
+
+@pytest.mark.parametrize("given", [
+    {"cross_features": False}, {"monotone_constraints": {0: 1}}, {"interaction_constraints": [[0, 1], [2, 3, 4]]},
+    {"ignored_features": [2]}, {"n_members": 1}, {"preset": "fast"}, {"callbacks": [Callback()], "n_members": 2},
+])  # fmt: skip
+def test_nothing_is_crossed_where_parameters_speak_of_features_or_nothing_is_chosen(given: dict[str, Any]) -> None:
+    model = DaskBoostRegressor(**SMALL, early_stopping_rounds=3, **given).fit(EQUAL, SAME)
+    assert "candidates" not in model.booster_.attributes and model.booster_.n_features == 5
+
+
+def test_crosses_of_rankers_are_not_tried() -> None:
+    model = DaskBoostRanker(**SMALL, early_stopping_rounds=2).fit(X, np.digitize(Y, [0, 1]), qid=QID)
     assert "candidates" not in model.booster_.attributes
 
 

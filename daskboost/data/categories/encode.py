@@ -27,6 +27,7 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
+from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, Division
 from daskboost.data.categories.level_rooms import bytes_within, level_rooms
@@ -97,6 +98,9 @@ class CategoryOptions:
     memory_limit: int | None = None
     """Memory of a process, in bytes, of which the levels of single columns and what is counted of them take a quarter
     at most, and pairs of columns another one; see `bytes_within`."""
+
+    crosses: tuple[Cross, ...] = ()
+    """Features that are made of two numerical columns."""
 
     @property
     def division(self) -> Division:
@@ -347,6 +351,7 @@ class EncoderOf:
     """Encodings of the categorical columns."""
     target: Target
     has_time: bool
+    crosses: tuple[Cross, ...]
 
     def plain(self, found: FoundLevels) -> MadeFeatures:
         """Return the encoder of columns that become no statistics."""
@@ -370,11 +375,13 @@ class EncoderOf:
         ])  # fmt: skip
         of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
         priors, pairs = ((), ()) if summary is None else (summary.columns.priors, summary.pairs)
-        return Encoder(self.columns, self.target, priors, of_columns, pairs, summary is not None and self.has_time)
+        in_time = summary is not None and self.has_time
+        return Encoder(self.columns, self.target, priors, of_columns, pairs, in_time, self.crosses)
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
-    """Return a source of the same rows whose features are made of its columns; itself where none is categorical.
+    """Return a source of the same rows whose features are made of its columns; itself where none is categorical, and
+    none are crossed.
 
     Raises
     ------
@@ -388,8 +395,11 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     if isinstance(schema.encoder, Encoder):
         return _with_features(source, runner.sent(schema.encoder), schema, runner)
     words = encodings_of(options.encodings, schema)
-    if not words:
+    if not words and not options.crosses:
         return source
+    if not words:
+        encoder = Encoder(schema, NO_TARGET, (), (None,) * schema.n_features, crosses=options.crosses)
+        return _with_features(source, runner.sent(encoder), encoder.schema, runner)
     names = [schema.label(at) for at in schema.categorical]
     of_labels = [name for name, word in zip(names, words, strict=True) if word in (AUTO, TARGET)]
     if of_labels and not source.has("label"):
@@ -422,7 +432,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
                 f"encodings: column {name!r} has {n} levels, and {ONEHOT!r} makes features of at most "
                 f"{MOST_ONEHOT}: choose {NATIVE!r} or {TARGET!r} for it"
             )
-    encoder_of = EncoderOf(schema, words, target if TARGET in words else NO_TARGET, options.has_time)
+    encoder_of = EncoderOf(schema, words, target if TARGET in words else NO_TARGET, options.has_time, options.crosses)
     if TARGET not in words:
         return _encoded_by(source, runner.made(encoder_of.plain, levels), runner)
     first_rows = cuts_of(sizes)[:-1]

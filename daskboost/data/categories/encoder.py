@@ -1,7 +1,7 @@
 """How a model's raw columns become the features that its trees split.
 
 A numerical column is one feature. A categorical column becomes what its encoding says (`column_encoders.py`); behind
-these come target statistics of pairs of columns.
+these come target statistics of pairs of columns, and last differences and products of numerical ones (`crosses.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_from_json
+from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
 from daskboost.data.categories.pairs import PairEncoder
@@ -33,7 +34,7 @@ from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_column
+from daskboost.data.input.row_batch import FeatureSchema, host_column
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-VERSION = 2
-"""The newest version of encoders in files: 2 has columns that are not target statistics."""
+VERSION = 3
+"""The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses."""
+CROSSES_VERSION = 3
 CODED = "coded"
 """Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
@@ -67,6 +69,8 @@ class Encoder:
         Of the pairs of columns that are features too.
     has_time : bool, default False
         Whether statistics of the rows that it was made for are of the rows before each.
+    crosses : tuple of Cross
+        Features that are made of two numerical columns.
     """
 
     columns: FeatureSchema
@@ -75,6 +79,7 @@ class Encoder:
     encoders: tuple[ColumnEncoder | None, ...]
     pairs: tuple[PairEncoder, ...] = ()
     has_time: bool = False
+    crosses: tuple[Cross, ...] = ()
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -84,8 +89,9 @@ class Encoder:
 
     @cached_property
     def shared(self) -> tuple[tuple[int, int], ...]:
-        """Return the columns of each feature of a pair; these are behind those of single columns."""
-        return tuple(own.pair.columns for own in self.pairs for _ in self.priors)
+        """Return the columns of each feature of a pair, and of each cross; these are behind those of single columns."""
+        of_pairs = tuple(own.pair.columns for own in self.pairs for _ in self.priors)
+        return (*of_pairs, *(own.columns for own in self.crosses))
 
     @cached_property
     def codes(self) -> dict[int, int]:
@@ -123,6 +129,9 @@ class Encoder:
         for own in self.pairs:
             name = ", ".join(map(self.columns.label, own.pair.columns))
             _add_unique(names, [f"{name} ({what})" for what in self.target.labels])
+        for cross in self.crosses:
+            first, second = map(self.columns.label, cross.columns)
+            _add_unique(names, [cross.name((first, second))])
         return FeatureSchema(tuple(names), (*kinds, *["float"] * len(self.shared)), self)
 
     def schema_for(self, features: FeatureSchema) -> FeatureSchema:
@@ -178,6 +187,7 @@ class Encoder:
                 if numbers is not None:
                     found[tile, places] = numbers[tile]
                 self._fill_codes(codes, statistics_of(tile), found[tile])
+                self._fill_crosses(found[tile])
 
         by_ranges(fill, len(found), spec.threads)
         return found
@@ -209,6 +219,13 @@ class Encoder:
             first = self.edges[-1] + place * len(self.priors)
             out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes)
 
+    def _fill_crosses(self, out: Float32) -> None:
+        """Set the features that are made of two numerical columns, whose own features are set already."""
+        first = self.schema.n_features - len(self.crosses)
+        for place, cross in enumerate(self.crosses, first):
+            a, b = (self.edges[column] for column in cross.columns)
+            out[:, place] = cross.values(out[:, a], out[:, b])
+
     def _numbers(self, block: Table | RowGroup, spec: ReadSpec) -> Float32 | None:
         """Return the columns that are features as they are; None where there are none."""
         numbers = [column for column, encoder in enumerate(self.encoders) if encoder is None]
@@ -217,9 +234,7 @@ class Encoder:
         kinds = tuple(self.columns.kinds[column] for column in numbers)
         schema = FeatureSchema(tuple(map(self.columns.label, numbers)), kinds)
         reader = replace(spec, schema=schema, columns=tuple(spec.places[column] for column in numbers))
-        features = reader.host_features(block)
-        assert isinstance(features, DenseRows)
-        return features.values
+        return reader.host_features(block).matrix()
 
     @property
     def sizes(self) -> list[int]:
@@ -247,15 +262,19 @@ class Encoder:
         """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
         that one after the other can be written, as plain values of millions of levels take much memory."""
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        more = ({"pairs": list(self.pairs)} if self.pairs else {}) | ({"has_time": True} if self.has_time else {})
+        more: dict[str, Any] = {"pairs": list(self.pairs)} if self.pairs else {}
+        if self.has_time:
+            more["has_time"] = True
+        if self.crosses:
+            version, more["crosses"] = CROSSES_VERSION, [own.to_json() for own in self.crosses]
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
             "priors": self.priors, "columns": list(self.encoders), **more,
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs" and "has_time" only where there are
-        some."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs", "has_time" and "crosses" only
+        where there are some."""
         each = {name: self.parts[name] for name in ("columns", "pairs") if name in self.parts}
         made = {name: [None if own is None else own.to_json() for own in parts] for name, parts in each.items()}
         return self.parts | made
@@ -286,7 +305,9 @@ class Encoder:
             raise ValueError("tables, priors and target are of different numbers of statistics")
         if any(table.n_codes != own.levels.n_levels for own, table in counted):
             raise ValueError("a table is not of as many levels as its column")
-        return cls(columns, target, priors, tuple(encoders), pairs, bool(values.get("has_time", False)))
+        numerical = [own is None for own in encoders]
+        crosses = tuple(Cross.from_json(own, numerical) for own in values.get("crosses", ()))
+        return cls(columns, target, priors, tuple(encoders), pairs, bool(values.get("has_time", False)), crosses)
 
 
 def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:
