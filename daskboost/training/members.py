@@ -35,8 +35,6 @@ AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 MUCH_WORSE = 0.2
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
-BETTER = 0.02
-"""Share of the loss by which the first member of a further candidate has to be below that of the best one."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 CANDIDATES = "candidates"
@@ -238,7 +236,7 @@ def train_members(
         ``f(i)`` makes those of member i.
     further : callable, optional
         ``f(candidate, model)`` makes another candidate, or None, of the best one and its first member. It trains others
-        if its first one is better by `BETTER`.
+        if its own first one is better.
 
     Returns
     -------
@@ -265,7 +263,7 @@ def train_members(
     if extra is not None:
         (entrant,) = race.ran([race.entrant(extra, len(raced))], 1)
         least = replace(best.members, trained=best.members.trained[:1]).loss
-        if entrant.members.loss <= least - BETTER * abs(least):
+        if entrant.members.loss < least:
             (entrant,) = race.ran([entrant], n_folds)
         raced.append(entrant)
         best = _best(raced)
