@@ -204,6 +204,24 @@ class _Race:
             found.append(replace(entrant, members=replace(entrant.members, trained=[*own, *more], maximize=maximize)))
         return found
 
+    def raced(self, candidates: Sequence[Candidate]) -> list[_Entrant]:
+        """Train candidates' members, of those that are much worse on the first fold no more than that one."""
+        raced = [self.entrant(candidate, number) for number, candidate in enumerate(candidates)]
+        n_folds = len(raced[0].folds)
+        if len(raced) == 1:
+            return self.ran(raced, n_folds)
+        raced = self.ran(raced, 1)
+        losses = [entrant.members.loss for entrant in raced]
+        goes_on = [loss <= min(losses) + MUCH_WORSE * abs(min(losses)) for loss in losses]
+        whole = iter(self.ran(list(compress(raced, goes_on)), n_folds))
+        return [next(whole) if more else entrant for entrant, more in zip(raced, goes_on, strict=True)]
+
+    def tried(self, candidate: Candidate, number: int, best: _Entrant) -> _Entrant:
+        """Train a further candidate's member of the first fold and, if it is better than the best one's, the others."""
+        (entrant,) = self.ran([self.entrant(candidate, number)], 1)
+        least = replace(best.members, trained=best.members.trained[:1]).loss
+        return self.ran([entrant], len(entrant.folds))[0] if entrant.members.loss < least else entrant
+
     def _prepared(self, entrant: _Entrant, i: int) -> PreparedModel:
         history: dict[str, dict[str, list[float]]] = {}
         (rows, held_out), number = entrant.folds[i], entrant.number
@@ -245,35 +263,23 @@ def train_members(
     dict
         "held_out_0", "held_out_1", ... -> metric -> a value per round, of each member's held-out rows.
     """
-    race = _Race(None, n_rounds, holding_out, callbacks)
-    raced = [race.entrant(candidate, number) for number, candidate in enumerate(candidates)]
-    n_folds = len(raced[0].folds)
-    if n_folds > 1:
-        race = replace(race, base_score=train(candidates[0].params, candidates[0].dtrain, 0).base_score)
-    if len(raced) > 1:
-        raced = race.ran(raced, 1)
-        losses = [entrant.members.loss for entrant in raced]
-        goes_on = [loss <= min(losses) + MUCH_WORSE * abs(min(losses)) for loss in losses]
-        whole = iter(race.ran(list(compress(raced, goes_on)), n_folds))
-        raced = [next(whole) if more else entrant for entrant, more in zip(raced, goes_on, strict=True)]
-    else:
-        raced = race.ran(raced, n_folds)
+    first = candidates[0]
+    is_alone = holding_out.n_members == 1
+    base_score = None if is_alone else train(first.params, first.dtrain, 0).base_score
+    race = _Race(base_score, n_rounds, holding_out, callbacks)
+    raced = race.raced(candidates)
     best = _best(raced)
     extra = None if further is None else further(best.candidate, best.members.boosters[0])
     if extra is not None:
-        (entrant,) = race.ran([race.entrant(extra, len(raced))], 1)
-        least = replace(best.members, trained=best.members.trained[:1]).loss
-        if entrant.members.loss < least:
-            (entrant,) = race.ran([entrant], n_folds)
-        raced.append(entrant)
+        raced.append(race.tried(extra, len(raced), best))
         best = _best(raced)
     members, attributes = best.members, {MEMBERS: json.dumps(best.members.found)}
     if len(raced) > 1:
         told = [{**entrant.candidate.told, MEMBERS: entrant.members.found} for entrant in raced]
         logger.info("held-out rows are best in candidate %d of %s", best.number, told)
         attributes[CANDIDATES] = json.dumps(told)
-    n_all = n_folds_of(holding_out.fraction)
-    logger.info("%d of %d folds of the rows were held out: %s", n_folds, n_all, members.found)
+    n_folds = n_folds_of(holding_out.fraction)
+    logger.info("%d of %d folds of the rows were held out: %s", len(members.trained), n_folds, members.found)
     if holding_out.refit == "replay":
         n_best = max(own.n_iterations for own in members.boosters)
         own = callbacks(0)  # which may have a schedule of learning rates
