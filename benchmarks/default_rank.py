@@ -161,10 +161,11 @@ def print_summary(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: 
               f"{total:.0f} s of {len(seconds)} fits")  # fmt: skip
     if {"ours", "xgboost"} <= set(libraries):
         for words, of_seeds in (("mean losses", False), ("the mean of the seeds' ratios", True)):
-            print(f"sets on which ours loses more than 1 % to XGBoost, by {words}: {lost(losses, of_seeds) or 'none'}")
+            found = lost(losses, of_seeds=of_seeds) or "none"
+            print(f"sets on which ours loses more than 1 % to XGBoost, by {words}: {found}")
 
 
-def lost(losses: Losses, of_seeds: bool) -> dict[str, str]:
+def lost(losses: Losses, *, of_seeds: bool) -> dict[str, str]:
     """Return the sets on which our loss is more than 1 % above XGBoost's, and by how much.
 
     Means of ratios are those of the seeds where XGBoost's loss is nearly 0, as it is on shuttle for two of five: three
@@ -173,10 +174,10 @@ def lost(losses: Losses, of_seeds: bool) -> dict[str, str]:
     by_set: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (name, _), own in losses.items():
         by_set[name].append((own["ours"], own["xgboost"]))
-    ratios = {
-        name: np.mean([a / b for a, b in own]) if of_seeds else np.sum([a for a, _ in own]) / np.sum([b for _, b in own])
-        for name, own in by_set.items()
-    }
+    ratios: dict[str, float] = {}
+    for name, pairs in by_set.items():
+        ours, theirs = np.array(pairs).T
+        ratios[name] = float(np.mean(ours / theirs) if of_seeds else ours.sum() / theirs.sum())
     return {name: f"{100 * (ratio - 1):+.1f} %" for name, ratio in ratios.items() if ratio > 1.01}
 
 

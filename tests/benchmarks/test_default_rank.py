@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import default_rank
 from benchmarks.default_fits import LIBRARIES, run_lengths
-from benchmarks.default_rank import drawn, interval, loss, newest, ranks, ranks_by_set
+from benchmarks.default_rank import drawn, interval, loss, lost, newest, ranks, ranks_by_set
 from benchmarks.real_sets import SETS, Loaded, Part, load, part_of
 
 
@@ -77,3 +77,12 @@ def test_the_newest_rows_of_seeds_that_all_have_count() -> None:
     assert losses == {("adult", 0): {"ours": 1.0, "chimeraboost": 2.0}, ("yandex_imat", 0): {"ours": 0.5}}
     assert seconds[("adult", 0)] == {"ours": 1, "chimeraboost": 1}
     assert newest(rows, 16, ["ours"])[0] == {}
+
+
+def test_sets_that_are_lost_are_told_by_mean_losses_and_by_ratios() -> None:
+    losses = {
+        ("even", 0): {"ours": 1.0, "xgboost": 1.0}, ("worse", 0): {"ours": 1.02, "xgboost": 1.0},
+        ("one seed", 0): {"ours": 1.0, "xgboost": 2.0}, ("one seed", 1): {"ours": 1.0, "xgboost": 0.25},
+    }  # fmt: skip
+    assert lost(losses, of_seeds=False) == {"worse": "+2.0 %"}
+    assert lost(losses, of_seeds=True) == {"worse": "+2.0 %", "one seed": "+125.0 %"}
