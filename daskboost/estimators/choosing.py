@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from daskboost.data.categories.crosses import Cross, crosses_of
+from daskboost.errors import DeviceError, StorageError
 from daskboost.estimators.parameters import EstimatorParameters
 from daskboost.estimators.presets import Facts
 from daskboost.model.booster import Booster
 from daskboost.model.explain import importance
 from daskboost.params import TrainParams
+from daskboost.training.checks import lacks_most_values
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.members import Candidate
 
@@ -24,15 +26,17 @@ def candidates_of(
     """Return what members are trained by: the parameters, and others where these are not given and may be better."""
     other = chosen.also_tried(facts)
     each = [{name: getattr(params, name) for name in other}, other] if other else [{}]
-    told = {CROSSED: False} if crosses_columns(chosen, params, facts) else {}
+    told = {CROSSED: False} if crosses_columns(chosen, params, dtrain, facts) else {}
     return [Candidate(replace(params, **own), dtrain, {**own, **told}) for own in each]
 
 
-def crosses_columns(chosen: EstimatorParameters, params: TrainParams, facts: Facts) -> bool:
-    """Return whether crosses of columns are tried: where data are small, and no parameter is about single features, of
-    which others would not know."""
+def crosses_columns(
+    chosen: EstimatorParameters, params: TrainParams, dtrain: QuantizedDataset, facts: Facts
+) -> bool:
+    """Return whether crosses of columns are tried: where data are small, rows have most of the features, of which none
+    are made where they are missing, and no parameter is about single features, of which others would not know."""
     by_feature = params.is_monotone or params.interaction_constraints or params.ignored_features
-    return bool(chosen.cross_features) and facts.may_choose and not by_feature
+    return chosen.cross_features and facts.may_choose and not by_feature and not lacks_most_values(dtrain.info)
 
 
 def crossed(
@@ -46,4 +50,11 @@ def crossed(
     categorical = frozenset(best.dtrain.schema.columns.categorical)
     gains = importance(model, "total_gain")
     crosses = crosses_of(gains, [column for column in range(len(gains)) if column not in categorical])
-    return replace(best, dtrain=quantized(crosses), told={**best.told, CROSSED: True}) if crosses else None
+    if not crosses:
+        return None
+    try:
+        data = quantized(crosses)
+    except (DeviceError, StorageError) as error:
+        error.add_note("rows are quantized once more to try crosses of columns; cross_features=False leaves them out")
+        raise
+    return replace(best, dtrain=data, told={**best.told, CROSSED: True})

@@ -230,7 +230,11 @@ class BoostedTrees(EstimatorParameters):
         return (values / total if total > 0 else values).astype(np.float32)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the model to a ``.json`` or ``.ubj`` file, with its classes; XGBoost reads it too."""
+        """Write the model to a ``.json`` or ``.ubj`` file, with its classes; XGBoost reads it too.
+
+        Of categorical columns, and of crosses (`cross_features`), the file has the features that are made of them,
+        which other libraries want in place of the columns.
+        """
         self.booster_.save_model(path)
 
     def load_model(self, path: str | Path) -> Self:
@@ -309,6 +313,8 @@ class BoostedTrees(EstimatorParameters):
             )
         rounds_of(self, shape, LEAST_ROWS)
         check_complexity(self.max_ctr_complexity)
+        if not isinstance(self.cross_features, bool | np.bool_):
+            raise ParameterError(f"cross_features={shown(self.cross_features)} must be True or False")
         self.train_params("reg:squarederror" if self.objective is None else self.objective)
         known = get_args(ImportanceType)
         if not (isinstance(self.importance_type, str) and self.importance_type in known):
@@ -381,12 +387,13 @@ class BoostedTrees(EstimatorParameters):
                 chooses = rounds.holding_out.n_members > 1 and not log.callbacks
 
                 def quantized(crosses: tuple[Cross, ...]) -> QuantizedDataset:
-                    return opened.enter_context(self._quantized(source, params, objective, init, crosses=crosses))
+                    made = self._quantized(source, params, objective, init, crosses=crosses, beside=dtrain)
+                    return opened.enter_context(made)
 
                 booster, evals_result = train_members(
                     candidates_of(self, params, dtrain, facts) if chooses else [Candidate(params, dtrain)],
                     rounds.most, rounds.holding_out, lambda _: log.of_a_fit(),
-                    partial(crossed, quantized) if chooses and crosses_columns(self, params, facts) else None,
+                    partial(crossed, quantized) if chooses and crosses_columns(self, params, dtrain, facts) else None,
                 )  # fmt: skip
         self._keep(booster, labels)
         self.evals_result_ = evals_result
@@ -428,6 +435,7 @@ class BoostedTrees(EstimatorParameters):
     def _quantized(
         self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
         reference: QuantizedDataset | None = None, crosses: tuple[Cross, ...] = (),
+        beside: QuantizedDataset | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         limit, budget = params.host_memory_limit, None
         device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
@@ -442,7 +450,7 @@ class BoostedTrees(EstimatorParameters):
             ),
         )  # fmt: skip
         return QuantizedDataset.from_source(
-            source, options, reference=reference, init_model=init,
+            source, options, reference=reference, beside=beside, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
             spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
             device=params.device, device_memory_limit=device_limit, lends=params.n_gpus == 1,

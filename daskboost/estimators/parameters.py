@@ -157,9 +157,9 @@ SHARED_PARAMETERS = """
         them of single columns alone.
     cross_features : bool, default True
         Whether differences and products of the numerical columns that gain most are tried as further features, where
-        several models are averaged, over at most 2**25 rows times features times classes: they are kept where held-out
-        rows are better by them, for which all rows are read once more. The model makes them of its columns, so that
-        predicting needs nothing else.
+        several models are averaged, over at most 2**25 rows times features times classes: they are kept where the
+        loss of held-out rows is 1 % lower by them. All rows are read once more to try them. The model makes them of its
+        columns; other libraries that read its file want the made features. Not where most values are missing.
     encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
         What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
         trees split by sets of levels (`docs/categories.md`). "auto" is "target", but "onehot" for columns of three

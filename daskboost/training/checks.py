@@ -18,6 +18,7 @@ from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.devices.gpu.trees.split_sets import MOST_THRESHOLD
 from daskboost.devices.leaf_models import MOST_ROWS
+from daskboost.dtypes import Int32
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit.recipe import metric_defaults
 from daskboost.metrics.metric import Metric
@@ -137,6 +138,11 @@ def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> boo
     has_codes = info.schema.encoder is not None and bool(info.schema.encoder.codes)
     n_bins, n_added = info.cuts.total_bins, 6 * info.n_entries
     return not has_codes and (n_bins <= FEW_BINS or n_added >= 2**7 * n_bins)
+
+
+def lacks_most_values(info: DatasetInfo) -> bool:
+    """Return whether rows lack more than half of the features."""
+    return 2 * info.n_entries < info.n_rows * info.cuts.n_features
 
 
 def check_sampling_unit(params: TrainParams) -> None:
@@ -285,6 +291,28 @@ def check_same_codes(model: Booster, schema: FeatureSchema) -> None:
             "init_model splits codes of categories by sets, and the training data's codes are not known to be of the "
             "same categories; make the data sets with QuantizedDataset.from_dask(..., init_model=model)"
         )
+
+
+def check_same_crosses(model: Booster, schema: FeatureSchema) -> None:
+    """Refuse a model whose trees split crosses of columns, unless the training data have the same."""
+    encoders = model.schema.encoder, schema.encoder
+    own, given = (encoder.crosses if isinstance(encoder, Encoder) else () for encoder in encoders)
+    if own != given:
+        raise ParameterError(
+            "init_model splits features that are made of two columns each, which the training data lack; make the data "
+            "sets with QuantizedDataset.from_dask(..., init_model=model)"
+        )
+
+
+def check_crossed_constraints(monotone: Int32, schema: FeatureSchema) -> None:
+    """Refuse monotone constraints of columns that further features are made of, which would break them."""
+    for feature, columns in schema.of_several.items():
+        bound = [column for column in columns if any(monotone[own] for own in schema.of_column(column))]
+        if bound:
+            raise ParameterError(
+                f"monotone_constraints binds {schema.columns.label(bound[0])!r}, of which init_model has the feature "
+                f"{schema.label(feature)!r} too; leave it out, or start from a model fitted with cross_features=False"
+            )
 
 
 def check_evaluated_queries(metrics: Sequence[Metric[Any]], evals: Sequence[tuple[QuantizedDataset, str]]) -> None:

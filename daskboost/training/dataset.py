@@ -287,10 +287,10 @@ class QuantizedDataset:
         init_model: Booster | None = None, n_jobs: int = 0, host_memory_limit: int | None = None,
         spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
         check: Callable[[DatasetInfo], None] | None = None, device: str | None = None,
-        device_memory_limit: int | None = None, lends: bool = True,
+        device_memory_limit: int | None = None, lends: bool = True, beside: QuantizedDataset | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process; `lends` is
-        that of `ReadSpec`.
+        that of `ReadSpec`; `beside` has some of the memory already, as `reference` has where there is one.
 
         `check` sees what the first read has found, and may refuse it before rows are read again and quantized.
         """
@@ -306,8 +306,9 @@ class QuantizedDataset:
         place = _cluster_of(source, reference, client)
         if device is not None and place is None:  # on a cluster the workers know
             check_device(device)
-        if device_memory_limit is not None and reference is not None and place is None:
-            device_memory_limit -= reference.shards.device_bytes
+        beside = reference if beside is None else beside
+        if device_memory_limit is not None and beside is not None and place is None:
+            device_memory_limit -= beside.shards.device_bytes
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
@@ -318,7 +319,7 @@ class QuantizedDataset:
             info = replace(info, init_model_digest=None if init_model is None else init_model.digest)
             return cls._holding(info, quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
-                beside=None if reference is None else reference.shards,
+                beside=None if beside is None else beside.shards,
             ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
         def on_cluster() -> QuantizedDataset:

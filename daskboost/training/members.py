@@ -35,8 +35,13 @@ AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
 MUCH_WORSE = 0.2
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
+GAIN = 0.01
+"""Share of the loss by which a further candidate has to be below the best one, on the first fold and on all: its models
+may be read by fewer libraries."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
+HELD_OUT = "held_out"
+"""What evaluation sets of members are called, with the number of the fold."""
 CANDIDATES = "candidates"
 """The model's attribute of the parameters that were tried: JSON, what differs among them, and each one's members."""
 
@@ -135,6 +140,10 @@ class _Members:
         known = [math.nan if score is None else score for score in self.scores]
         return float(np.nan_to_num(np.mean(known) * (-1 if self.maximize else 1), nan=math.inf))
 
+    def gains_on(self, other: _Members) -> bool:
+        """Return whether these are better than others by `GAIN`."""
+        return self.loss < other.loss - GAIN * abs(other.loss)
+
     @property
     def found(self) -> list[dict[str, Any]]:
         """Rounds and score of each."""
@@ -219,13 +228,13 @@ class _Race:
     def tried(self, candidate: Candidate, number: int, best: _Entrant) -> _Entrant:
         """Train a further candidate's member of the first fold and, if it is better than the best one's, the others."""
         (entrant,) = self.ran([self.entrant(candidate, number)], 1)
-        least = replace(best.members, trained=best.members.trained[:1]).loss
-        return self.ran([entrant], len(entrant.folds))[0] if entrant.members.loss < least else entrant
+        first = replace(best.members, trained=best.members.trained[:1])
+        return self.ran([entrant], len(entrant.folds))[0] if entrant.members.gains_on(first) else entrant
 
     def _prepared(self, entrant: _Entrant, i: int) -> PreparedModel:
         history: dict[str, dict[str, list[float]]] = {}
         (rows, held_out), number = entrant.folds[i], entrant.number
-        shown = f"held_out_{i}" if number == 0 else f"candidate_{number}_held_out_{i}"
+        shown = f"{HELD_OUT}_{i}" if number == 0 else f"candidate_{number}_{HELD_OUT}_{i}"
         fit = prepare_fit(
             entrant.candidate.params, rows, self.n_rounds, [(held_out, shown)], None, None, self.callbacks(i), history
         )
@@ -253,8 +262,8 @@ def train_members(
     callbacks : callable
         ``f(i)`` makes those of member i.
     further : callable, optional
-        ``f(candidate, model)`` makes another candidate, or None, of the best one and its first member. It trains others
-        if its own first one is better.
+        ``f(candidate, model)`` makes another candidate, or None, of the best one and its first member. It is chosen if
+        its members are better by `GAIN`, and trains others than the first only if that is.
 
     Returns
     -------
@@ -271,8 +280,9 @@ def train_members(
     best = _best(raced)
     extra = None if further is None else further(best.candidate, best.members.boosters[0])
     if extra is not None:
-        raced.append(race.tried(extra, len(raced), best))
-        best = _best(raced)
+        entrant = race.tried(extra, len(raced), best)
+        raced.append(entrant)
+        best = entrant if entrant.is_whole and entrant.members.gains_on(best.members) else best
     members, attributes = best.members, {MEMBERS: json.dumps(best.members.found)}
     if len(raced) > 1:
         told = [{**entrant.candidate.told, MEMBERS: entrant.members.found} for entrant in raced]
@@ -287,7 +297,8 @@ def train_members(
     else:
         booster = average(members.boosters)
     evals_result = {
-        f"held_out_{model.fold}": metrics for model in members.trained for metrics in model.evals_result.values()
+        name.replace(f"candidate_{best.number}_", ""): metrics
+        for model in members.trained for name, metrics in model.evals_result.items()
     }
     return replace(booster, attributes={**booster.attributes, **attributes}), evals_result
 
@@ -310,9 +321,14 @@ def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[Tr
 
 def _scores(model: TrainedModel) -> list[float]:
     """Return the last metric of a member's held-out rows after each of its rounds."""
-    (metrics,) = model.evals_result.values()
-    *_, scores = metrics.values()
+    *_, scores = _held_out(model).values()
     return scores
+
+
+def _held_out(model: TrainedModel) -> dict[str, list[float]]:
+    """Return the metrics of a member's held-out rows; certified fits report on more than these."""
+    (metrics,) = (own for name, own in model.evals_result.items() if f"{HELD_OUT}_{model.fold}" in name)
+    return metrics
 
 
 def _common_end(trained: Sequence[TrainedModel], *, maximize: bool) -> int:

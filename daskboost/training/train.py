@@ -33,6 +33,7 @@ from daskboost.training.checks import (
     CERTIFIED_PARAMS,
     as_booster,
     check_contradictions,
+    check_crossed_constraints,
     check_data,
     check_drawn_queries,
     check_encodings_made,
@@ -43,6 +44,7 @@ from daskboost.training.checks import (
     check_rounds,
     check_rows_of_leaves,
     check_same_codes,
+    check_same_crosses,
     check_same_positions,
     check_sets,
     device_of_sets,
@@ -266,7 +268,9 @@ def make_spec(
     if ignored != params.ignored_features:  # parameters are checked as they are made
         params = replace(params, ignored_features=ignored)
     check_encodings_made(params, schema)
-    rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
+    monotone = monotone_directions(params.monotone_constraints, schema)
+    check_crossed_constraints(monotone, schema)
+    rules = split_rules(params, objective, monotone)
     sets = set_search(params, schema)
     if sets is not None:
         check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
@@ -277,6 +281,7 @@ def make_spec(
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:
         check_same_codes(init_model, schema)
+        check_same_crosses(init_model, schema)
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
     n_engines = engines_of(params, dtrain, [data for data, _ in evals])

@@ -65,6 +65,33 @@ def test_kinds_of_rows_have_the_same_crosses(kind: str, rng: np.random.Generator
     np.testing.assert_array_equal(features(again)[0], expected(x))
 
 
+class OnDevice(scipy.sparse.csr_matrix):  # type: ignore[misc]
+    """Stands for CuPy's, whose rows `get` copies to the host."""
+
+    def get(self) -> scipy.sparse.csr_matrix:
+        return scipy.sparse.csr_matrix(self)
+
+
+OnDevice.__module__ = "cupyx.scipy.sparse"
+
+
+def test_sparse_rows_of_a_gpu_are_copied_to_the_host() -> None:
+    x = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    _, encoder = features(make_source(x))
+    spec = make_source(x, schema=encoder.schema).spec
+    np.testing.assert_array_equal(encoder.derive(OnDevice(x), spec, {}), expected(x))
+
+
+@pytest.mark.gpu
+def test_sparse_rows_of_a_real_gpu_have_the_same_crosses() -> None:
+    cupyx = pytest.importorskip("cupyx.scipy.sparse")
+    x = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    _, encoder = features(make_source(x))
+    spec = make_source(x, schema=encoder.schema).spec
+    rows = cupyx.csr_matrix(scipy.sparse.csr_matrix(x))
+    np.testing.assert_array_equal(encoder.derive(rows, spec, {}), expected(x))
+
+
 def test_crosses_lie_behind_the_features_of_categories(rng: np.random.Generator) -> None:
     frame = pd.DataFrame({"size": rng.normal(size=80), "town": pd.Categorical(rng.choice(list("abc"), 80)),
                           "zone": rng.integers(0, 5, 80), "y": rng.normal(size=80)})  # fmt: skip

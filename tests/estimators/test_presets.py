@@ -26,7 +26,7 @@ from daskboost import (
     QuantizedDataset,
     train,
 )
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError, ParameterError, StorageError
 from daskboost.estimators.presets import PRESETS, Facts, learning_rate_of
 from daskboost.estimators.stopping import FitShape, rounds_of
 from daskboost.training.callbacks import RoundInfo
@@ -276,6 +276,59 @@ def test_nothing_is_crossed_where_parameters_speak_of_features_or_nothing_is_cho
     assert "candidates" not in model.booster_.attributes and model.booster_.n_features == 5
 
 
+@pytest.fixture(scope="module")
+def crossed_model() -> DaskBoostRegressor:
+    model = DaskBoostRegressor(n_jobs=1, device="cpu", early_stopping_rounds=5).fit(EQUAL, SAME)
+    assert model.booster_.n_features > 5
+    return model
+
+
+def test_fits_go_on_from_crosses_only_where_the_data_have_the_same(crossed_model: DaskBoostRegressor) -> None:
+    booster = crossed_model.booster_
+    with (
+        QuantizedDataset(EQUAL, SAME, n_jobs=1, device="cpu") as plain,
+        pytest.raises(ParameterError, match=r"init_model splits features .* init_model=model"),
+    ):
+        train({"n_jobs": 1}, plain, 2, init_model=booster)
+    with QuantizedDataset(EQUAL, SAME, n_jobs=1, device="cpu", init_model=booster) as same:
+        assert train({"n_jobs": 1}, same, 2, init_model=booster).n_iterations == booster.n_iterations + 2
+
+
+def test_monotone_constraints_of_crossed_columns_are_refused(crossed_model: DaskBoostRegressor) -> None:
+    bound = DaskBoostRegressor(**SMALL, n_estimators=2, monotone_constraints={0: 1})
+    with pytest.raises(ParameterError, match="binds 'f0', of which init_model has the feature 'f0 - f"):
+        bound.fit(EQUAL, SAME, init_model=crossed_model)
+
+
+def test_rows_that_lack_most_values_are_not_crossed() -> None:
+    sparse = scipy.sparse.random(900, 12, 0.3, "csr", np.float32, random_state=3)
+    model = DaskBoostRegressor(**SMALL, early_stopping_rounds=3).fit(sparse, Y)
+    assert "candidates" not in model.booster_.attributes
+
+
+def test_lack_of_memory_for_crosses_says_how_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = DaskBoostRegressor._quantized
+
+    def lacking(self: Any, *given: Any, **more: Any) -> Any:
+        if more.get("crosses"):
+            assert more["beside"].n_rows == 900
+            raise StorageError("no room")
+        return whole(self, *given, **more)
+
+    monkeypatch.setattr(DaskBoostRegressor, "_quantized", lacking)
+    with pytest.raises(StorageError, match="no room") as caught:
+        DaskBoostRegressor(**SMALL, early_stopping_rounds=3).fit(EQUAL, SAME)
+    assert "cross_features=False" in caught.value.__notes__[0]
+
+
+def test_certified_fits_hold_rows_out_too() -> None:
+    given: dict[str, Any] = {**SMALL, "out_of_core": "certified", "n_members": 2, "early_stopping_rounds": 3}
+    model = DaskBoostRegressor(**given, cross_features=False).fit(X, Y)
+    assert len(members(model)) == 2
+    for i, own in enumerate(members(model)):
+        assert model.evals_result_[f"held_out_{i}"]["rmse"][own["rounds"] - 1] == own["score"]
+
+
 def test_crosses_of_rankers_are_not_tried() -> None:
     model = DaskBoostRanker(**SMALL, early_stopping_rounds=2).fit(X, np.digitize(Y, [0, 1]), qid=QID)
     assert "candidates" not in model.booster_.attributes
@@ -371,7 +424,7 @@ def test_a_fit_may_be_repeated_and_depends_on_its_seed() -> None:
     ({"preset": "quick"}, r"preset='quick' must be one of 'fast', 'balanced'"),
     ({"early_stopping": "yes"}, "early_stopping='yes' must be 'auto', True or False"),
     ({"validation_fraction": 0.7}, "validation_fraction=0.7 must be a number from 0.001 to 0.5"),
-    ({"n_members": 0}, "n_members=0"),
+    ({"n_members": 0}, "n_members=0"), ({"cross_features": "no"}, "cross_features='no' must be True or False"),
     ({"n_members": 6}, "n_members=6 models cannot each hold out another share .*give at most 5"),
     ({"n_members": 3, "refit": "replay"}, "n_members=3 models are averaged, and refit='replay' is of one"),
     ({"n_members": 3, "has_time": True}, "n_members=3 needs as many shares of rows"),

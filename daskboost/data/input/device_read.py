@@ -49,11 +49,13 @@ def on_device(runtime: Runtime) -> Iterator[None]:
 
 
 def host_block(block: Any) -> Any:
-    """A block of labels, weights or margins in the host's memory: NumPy, or Arrow for cuDF; others as they are."""
+    """A block in the host's memory: NumPy, Arrow for cuDF, SciPy's for CuPy's like of them; others as they are."""
     kind = device_kind(block)
     if kind == "cupy":
         return to_host(as_device_array(block))
-    return block.to_arrow() if kind == "cudf" else block
+    if kind == "cudf":
+        return block.to_arrow()
+    return block if kind is None else block.get()
 
 
 def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:
