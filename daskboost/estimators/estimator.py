@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 
@@ -22,7 +21,7 @@ from daskboost.devices.budget.plan import Plan
 from daskboost.devices.choose import budget_of, check_device, check_n_gpus, gpus_meant
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
-from daskboost.estimators.choosing import candidates_of, crossed, crosses_columns
+from daskboost.estimators.choosing import choices
 from daskboost.estimators.class_labels import ClassLabels
 from daskboost.estimators.eval_sets import (
     RowSet,
@@ -384,17 +383,16 @@ class BoostedTrees(EstimatorParameters):
                     evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(),
                 )  # fmt: skip
             else:
-                chooses = rounds.holding_out.n_members > 1 and not log.callbacks
-
                 def quantized(crosses: tuple[Cross, ...]) -> QuantizedDataset:
                     made = self._quantized(source, params, objective, init, crosses=crosses, beside=dtrain)
                     return opened.enter_context(made)
 
+                candidates, further = [Candidate(params, dtrain)], None
+                if rounds.holding_out.n_members > 1 and not log.callbacks:
+                    candidates, further = choices(self, params, dtrain, facts, quantized)
                 booster, evals_result = train_members(
-                    candidates_of(self, params, dtrain, facts) if chooses else [Candidate(params, dtrain)],
-                    rounds.most, rounds.holding_out, lambda _: log.of_a_fit(),
-                    partial(crossed, quantized) if chooses and crosses_columns(self, params, dtrain, facts) else None,
-                )  # fmt: skip
+                    candidates, rounds.most, rounds.holding_out, lambda _: log.of_a_fit(), further
+                )
         self._keep(booster, labels)
         self.evals_result_ = evals_result
         return self

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -169,6 +168,10 @@ class Candidate:
     told: Mapping[str, Any] = field(default_factory=dict)
 
 
+Further = Callable[[Candidate, Booster], Candidate | None]
+"""Makes one more candidate, or None, of the best one and its first member."""
+
+
 @dataclass(frozen=True)
 class _Entrant:
     """A candidate in the race, and its members so far."""
@@ -193,50 +196,48 @@ class _Race:
     holding_out: HoldingOut
     callbacks: Callable[[int], Sequence[Callback]]
 
-    def entrant(self, candidate: Candidate, number: int) -> _Entrant:
-        """Return a candidate that has no members yet."""
-        folds = self.holding_out.folds(candidate.dtrain, candidate.params.random_state)
-        return _Entrant(candidate, number, folds, _Members((), self.holding_out.together, maximize=False))
+    def entrants(self, candidates: Sequence[Candidate], first: int = 0) -> list[_Entrant]:
+        """Return candidates of one data set, numbered from `first` on, that have no members yet."""
+        folds = self.holding_out.folds(candidates[0].dtrain, candidates[0].params.random_state)
+        none = _Members((), self.holding_out.together, maximize=False)
+        return [_Entrant(candidate, number, folds, none) for number, candidate in enumerate(candidates, first)]
 
-    def ran(self, entrants: Sequence[_Entrant], n_folds: int) -> list[_Entrant]:
-        """Return entrants of the same rows, each with members for the first so many folds."""
-        prepared = [
-            self._prepared(entrant, i) for entrant in entrants for i in range(len(entrant.members.trained), n_folds)
-        ]
+    def ran(self, entrants: Sequence[_Entrant], n_folds: Sequence[int]) -> list[_Entrant]:
+        """Return entrants of one data set, each with members for its first so many folds."""
+        missing = [range(len(own.members.trained), n) for own, n in zip(entrants, n_folds, strict=True)]
+        prepared = [self._prepared(own, i) for own, folds in zip(entrants, missing, strict=True) for i in folds]
         if not prepared:
             return list(entrants)
         maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
         trained, found = iter(_run(prepared, entrants[0].candidate.dtrain)), []
-        for entrant in entrants:
-            own = entrant.members.trained
-            more = [next(trained) for _ in range(len(own), n_folds)]
-            found.append(replace(entrant, members=replace(entrant.members, trained=[*own, *more], maximize=maximize)))
+        for entrant, folds in zip(entrants, missing, strict=True):
+            own = [*entrant.members.trained, *(next(trained) for _ in folds)]
+            found.append(replace(entrant, members=replace(entrant.members, trained=own, maximize=maximize)))
         return found
 
     def raced(self, candidates: Sequence[Candidate]) -> list[_Entrant]:
         """Train candidates' members, of those that are much worse on the first fold no more than that one."""
-        raced = [self.entrant(candidate, number) for number, candidate in enumerate(candidates)]
+        raced = self.entrants(candidates)
         n_folds = len(raced[0].folds)
         if len(raced) == 1:
-            return self.ran(raced, n_folds)
-        raced = self.ran(raced, 1)
+            return self.ran(raced, [n_folds])
+        raced = self.ran(raced, [1] * len(raced))
         losses = [entrant.members.loss for entrant in raced]
-        goes_on = [loss <= min(losses) + MUCH_WORSE * abs(min(losses)) for loss in losses]
-        whole = iter(self.ran(list(compress(raced, goes_on)), n_folds))
-        return [next(whole) if more else entrant for entrant, more in zip(raced, goes_on, strict=True)]
+        most = min(losses) + MUCH_WORSE * abs(min(losses))
+        return self.ran(raced, [n_folds if loss <= most else 1 for loss in losses])
 
     def tried(self, candidate: Candidate, number: int, best: _Entrant) -> _Entrant:
         """Train a further candidate's member of the first fold and, if it is better than the best one's, the others."""
-        (entrant,) = self.ran([self.entrant(candidate, number)], 1)
+        (entrant,) = self.ran(self.entrants([candidate], number), [1])
         first = replace(best.members, trained=best.members.trained[:1])
-        return self.ran([entrant], len(entrant.folds))[0] if entrant.members.gains_on(first) else entrant
+        return self.ran([entrant], [len(entrant.folds)])[0] if entrant.members.gains_on(first) else entrant
 
     def _prepared(self, entrant: _Entrant, i: int) -> PreparedModel:
         history: dict[str, dict[str, list[float]]] = {}
         (rows, held_out), number = entrant.folds[i], entrant.number
-        shown = f"{HELD_OUT}_{i}" if number == 0 else f"candidate_{number}_{HELD_OUT}_{i}"
+        evals = [(held_out, _shown(number, i))]
         fit = prepare_fit(
-            entrant.candidate.params, rows, self.n_rounds, [(held_out, shown)], None, None, self.callbacks(i), history
+            entrant.candidate.params, rows, self.n_rounds, evals, None, None, self.callbacks(i), history
         )
         stopping = EarlyStopping(self.holding_out.patience, LEAST_SHARE)
         begun = replace(fit, spec=replace(fit.spec, base_score=self.base_score, early_stopping=stopping))
@@ -246,7 +247,7 @@ class _Race:
 def train_members(
     candidates: Sequence[Candidate], n_rounds: int, holding_out: HoldingOut,
     callbacks: Callable[[int], Sequence[Callback]],
-    further: Callable[[Candidate, Booster], Candidate | None] | None = None,
+    further: Further | None = None,
 ) -> tuple[Booster, dict[str, dict[str, list[float]]]]:  # fmt: skip
     """Train members, and make one model of them.
 
@@ -255,8 +256,8 @@ def train_members(
     Parameters
     ----------
     candidates : sequence of Candidate
-        The one is chosen whose members' held-out rows have the best mean metric, of equal ones the first. Those whose
-        first member is much worse than another's (`MUCH_WORSE`) train no others.
+        Of one data set. The one is chosen whose members' held-out rows have the best mean metric, of equal ones the
+        first. Those whose first member is much worse than another's (`MUCH_WORSE`) train no others.
     n_rounds : int
         Most rounds of a member.
     callbacks : callable
@@ -297,7 +298,7 @@ def train_members(
     else:
         booster = average(members.boosters)
     evals_result = {
-        name.replace(f"candidate_{best.number}_", ""): metrics
+        _shown(0, model.fold) if name == _shown(model.candidate, model.fold) else name: metrics
         for model in members.trained for name, metrics in model.evals_result.items()
     }
     return replace(booster, attributes={**booster.attributes, **attributes}), evals_result
@@ -327,8 +328,12 @@ def _scores(model: TrainedModel) -> list[float]:
 
 def _held_out(model: TrainedModel) -> dict[str, list[float]]:
     """Return the metrics of a member's held-out rows; certified fits report on more than these."""
-    (metrics,) = (own for name, own in model.evals_result.items() if f"{HELD_OUT}_{model.fold}" in name)
-    return metrics
+    return model.evals_result[_shown(model.candidate, model.fold)]
+
+
+def _shown(number: int, fold: int | None) -> str:
+    """Return what the held-out rows of a fold are called while a candidate's member trains."""
+    return f"{HELD_OUT}_{fold}" if number == 0 else f"candidate_{number}_{HELD_OUT}_{fold}"
 
 
 def _common_end(trained: Sequence[TrainedModel], *, maximize: bool) -> int:

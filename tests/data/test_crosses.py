@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import crosses as reference
 
-from daskboost.data.categories.crosses import MOST_COLUMNS, Cross, crosses_of
+from daskboost.data.categories.crosses import OPERATIONS, Cross, crosses_of
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.input.source import Source, make_source
@@ -108,9 +108,9 @@ def test_crosses_lie_behind_the_features_of_categories(rng: np.random.Generator)
 def test_columns_of_most_gain_are_crossed(gains: list[float], data: st.DataObject) -> None:
     numerical = [column for column in range(len(gains)) if data.draw(st.booleans())]
     found = crosses_of(np.array(gains), numerical)
-    for operation, n in MOST_COLUMNS.items():
-        own = [cross.columns for cross in found if cross.operation == operation]
-        assert own == reference.most(gains, numerical, n)
+    for name, operation in OPERATIONS.items():
+        own = [cross.columns for cross in found if cross.operation == name]
+        assert own == reference.most(gains, numerical, operation.most_columns)
 
 
 def test_files_say_what_is_crossed() -> None:

@@ -6,20 +6,28 @@ splits, and a difference of both only one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from daskboost.dtypes import Float32, Float64
 
-Operation = Literal["difference", "product"]
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-SIGNS: Mapping[Operation, str] = {"difference": "-", "product": "*"}
-MOST_COLUMNS: Mapping[Operation, int] = {"difference": 8, "product": 5}
-"""Columns of which each two are crossed: 28 differences and 10 products; `docs/defaults.md` has what they bring."""
+
+class Operation(NamedTuple):
+    """What two columns become."""
+
+    sign: str
+    compute: Callable[[Float32, Float32], Float32]
+    most_columns: int
+    """Columns of which each two are crossed so; `docs/defaults.md` has what they bring."""
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "difference": Operation("-", np.subtract, 8), "product": Operation("*", np.multiply, 5),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,16 +43,16 @@ class Cross:
     """
 
     columns: tuple[int, int]
-    operation: Operation
+    operation: str
 
     def name(self, labels: tuple[str, str]) -> str:
         """Return what the feature is called, by the names of its columns."""
-        return f" {SIGNS[self.operation]} ".join(labels)
+        return f" {OPERATIONS[self.operation].sign} ".join(labels)
 
     def values(self, first: Float32, second: Float32) -> Float32:
         """Return the feature of some rows; NaN where either column is missing, or the result is beyond float32."""
         with np.errstate(over="ignore"):
-            found = first - second if self.operation == "difference" else first * second
+            found = OPERATIONS[self.operation].compute(first, second)
         found[~np.isfinite(found)] = np.nan
         return found
 
@@ -66,7 +74,7 @@ class Cross:
 
 
 def crosses_of(gains: Float64, numerical: Sequence[int]) -> tuple[Cross, ...]:
-    """Return crosses of the numerical columns that gain most (`MOST_COLUMNS`); of equal ones the first.
+    """Return crosses of the numerical columns that gain most (`Operation.most_columns`); of equal ones the first.
 
     Parameters
     ----------
@@ -77,6 +85,6 @@ def crosses_of(gains: Float64, numerical: Sequence[int]) -> tuple[Cross, ...]:
     """
     ranked = sorted((column for column in numerical if gains[column] > 0), key=lambda column: -gains[column])
     return tuple(
-        Cross(pair, operation) for operation, most in MOST_COLUMNS.items()
-        for pair in combinations(sorted(ranked[:most]), 2)
+        Cross(pair, name) for name, operation in OPERATIONS.items()
+        for pair in combinations(sorted(ranked[: operation.most_columns]), 2)
     )  # fmt: skip

@@ -98,7 +98,6 @@ class CategoryOptions:
     memory_limit: int | None = None
     """Memory of a process, in bytes, of which the levels of single columns and what is counted of them take a quarter
     at most, and pairs of columns another one; see `bytes_within`."""
-
     crosses: tuple[Cross, ...] = ()
     """Features that are made of two numerical columns."""
 
@@ -395,9 +394,9 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     if isinstance(schema.encoder, Encoder):
         return _with_features(source, runner.sent(schema.encoder), schema, runner)
     words = encodings_of(options.encodings, schema)
-    if not words and not options.crosses:
-        return source
     if not words:
+        if not options.crosses:
+            return source
         encoder = Encoder(schema, NO_TARGET, (), (None,) * schema.n_features, crosses=options.crosses)
         return _with_features(source, runner.sent(encoder), encoder.schema, runner)
     names = [schema.label(at) for at in schema.categorical]

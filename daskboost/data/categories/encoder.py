@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-VERSION = 3
+VERSION = CROSSES_VERSION = 3
 """The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses."""
-CROSSES_VERSION = 3
 CODED = "coded"
 """Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
