@@ -34,6 +34,8 @@ class Stopper:
 
     def __init__(self, spec: FitSpec, progress: Progress) -> None:
         self._spec, self._progress = spec, progress
+        self._iteration = spec.first_iteration - 1
+        """The last one."""
         if spec.early_stopping is not None and spec.earlier_best is not None:
             progress.best_iteration, progress.best_score = spec.earlier_best
 
@@ -50,6 +52,7 @@ class Stopper:
             Two metrics gave one name, whose values would end in one list.
         """
         spec, progress = self._spec, self._progress
+        self._iteration = iteration
         for name, row in zip(spec.eval_names, values, strict=True) if values else ():
             _refuse_twins([metric_name for metric_name, _ in row])
             for metric_name, value in row:
@@ -72,6 +75,15 @@ class Stopper:
                 "defined (auc needs both classes), or another metric"
             )
         return False
+
+    @property
+    def n_sure(self) -> int:
+        """Rounds that are sure to come, unless a callback ends the fit: those until it stops if none is better."""
+        spec, best = self._spec, self._progress.best_iteration
+        if spec.early_stopping is None:
+            return len(spec.learning_rates)
+        last_better = spec.first_iteration - 1 if best is None else best
+        return max(1, last_better + spec.early_stopping.rounds - self._iteration)
 
 
 def _refuse_twins(names: list[str]) -> None:
@@ -99,6 +111,8 @@ logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 0.1
 """Work that an engine with whole rounds is given at a time: it answers nothing else meanwhile."""
+LEAST_PART = 0.1
+"""The least part of it, though the fit may have stopped before such rounds: fewer would wait for messages."""
 MORE_ROUNDS = 8
 """How many times as many rounds as before are asked for at the most: what a few took tells what many will."""
 STEP_S = 1e-9
@@ -127,7 +141,7 @@ def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -
     bounds.start_with(spec.earlier_trees, spec.earlier_outputs, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
     batches: Iterable[Sequence[m.Round]] = (
-        asked_rounds(outbox, spec) if grow_whole_rounds(outbox, spec)
+        asked_rounds(outbox, spec, stopper) if grow_whole_rounds(outbox, spec)
         else ((grown.finished(),) for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     rounds = bounds.checked(batches, spec.first_iteration)
@@ -182,22 +196,25 @@ def first_rounds(spec: FitSpec, n_engines: int) -> int:
     return max(1, int(ASK_SECONDS / (STEP_S * recipe.n_outputs * steps)))
 
 
-def asked_rounds(outbox: Outbox, spec: FitSpec) -> Iterator[Sequence[m.Round]]:
+def asked_rounds(outbox: Outbox, spec: FitSpec, stopper: Stopper) -> Iterator[Sequence[m.Round]]:
     """The same rounds from engines that grow them beside their rows (`WholeRounds`), as they come together.
 
-    They are asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages;
-    those that follow the end of the fit are dropped.
+    They are asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages; but
+    where the fit may stop, for no more than are sure to come or take `LEAST_PART` of that, since those that follow the
+    end of the fit are dropped.
     """
-    n_rounds, n = len(spec.learning_rates), first_rounds(spec, outbox.n_engines)
+    n_rounds, most = len(spec.learning_rates), first_rounds(spec, outbox.n_engines)
     while n_rounds > 0:
+        least = math.ceil(most * LEAST_PART)
+        n = min(most, n_rounds, max(stopper.n_sure, least))
         start = time.monotonic()
-        told = outbox.ask(m.GrowRounds(min(n, n_rounds)))
+        told = outbox.ask(m.GrowRounds(n))
         seconds = time.monotonic() - start
         replies = [each.rounds for each in told]
         n_grown = min(map(len, replies))  # of one that failed, those before
         yield [_joined(*parts) for parts in zip(*(rounds[:n_grown] for rounds in replies), strict=True)]
         n_rounds -= n_grown
-        n = max(1, min(MORE_ROUNDS * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
+        most = max(1, min(MORE_ROUNDS * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
 
 
 def _joined(own: m.Round, *others: m.Round) -> m.Round:

@@ -11,7 +11,9 @@ import pytest
 from strategies.rows import classes, regression
 
 from daskboost import QuantizedDataset, train
+from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, ParameterError
+from daskboost.fit import coordinator
 from daskboost.metrics.own_metric import CustomMetric
 
 PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "learning_rate": 0.5}
@@ -113,3 +115,29 @@ def test_a_bad_number_of_rounds_is_refused(data: QuantizedDataset, rounds: Any) 
 def test_early_stopping_needs_an_evaluation_set(data: QuantizedDataset) -> None:
     with pytest.raises(ParameterError, match=r"early_stopping_rounds needs an evaluation set; pass evals="):
         train(PARAMS, data, 3, early_stopping_rounds=2)
+
+
+@pytest.mark.parametrize("least", [0.0, 1.0])
+def test_no_more_rounds_than_are_sure_to_come(
+    data: QuantizedDataset, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines grow none that the fit drops, unless so few would take less time than they wait for messages."""
+    grown = []
+    take = WholeRounds._take
+
+    def noting(self: WholeRounds, n: int) -> Any:
+        found = take(self, n)
+        grown.append(len(found))
+        return found
+
+    monkeypatch.setattr(WholeRounds, "_take", noting)
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
+    monkeypatch.setattr(coordinator, "LEAST_PART", least)
+    rows, labels = regression(200, seed=4)
+    with QuantizedDataset.from_dask(rows, labels, reference=data) as other:
+        model = train(PARAMS, data, 200, evals=[(other, "other")], early_stopping_rounds=5)
+    assert model.best_iteration is not None
+    end = model.best_iteration + 5 + 1
+    assert end < 200
+    assert sum(grown) == end if least == 0 else sum(grown) > end
+    assert max(grown) > 1

@@ -170,6 +170,7 @@ def test_early_stopping_inside_a_take_of_rounds(
 ) -> None:
     """Rounds that were grown beyond it are dropped, with what their metrics would have said."""
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
+    monkeypatch.setattr(coordinator, "LEAST_PART", 1.0)
     params = {**BINARY, "learning_rate": 1.0, "max_depth": 4, "eval_metric": ["logloss", "auc"]}
     found = assert_same(problem(), params, asked, 31, early_stopping_rounds=patience)
     n_rounds = len(found["other"]["auc"])
