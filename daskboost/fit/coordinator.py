@@ -65,9 +65,10 @@ class Stopper:
         better = best is None or (score > best + delta if metric.maximize else score < best - delta)
         if better and not math.isnan(score):
             progress.best_score, progress.best_iteration = score, iteration
-        if progress.best_iteration is not None:
-            return iteration - progress.best_iteration >= spec.early_stopping.rounds
         n_rounds = iteration - spec.first_iteration + 1
+        if progress.best_iteration is not None:
+            is_late = iteration - progress.best_iteration >= spec.early_stopping.rounds
+            return is_late or self._is_behind(n_rounds, maximize=metric.maximize)
         if n_rounds >= min(spec.early_stopping.rounds, len(spec.learning_rates)):
             raise DataError(
                 f"metric {values[-1][-1][0]!r} of evaluation set {spec.eval_names[-1]!r} was NaN in all of the first "
@@ -76,9 +77,18 @@ class Stopper:
             )
         return False
 
+    def _is_behind(self, n_rounds: int, *, maximize: bool) -> bool:
+        """Return whether the best score after so many rounds is no better than a limit."""
+        stopping, best = self._spec.early_stopping, self._progress.best_score
+        if stopping is None or best is None or not stopping.limits or n_rounds < stopping.rounds:
+            return False
+        limit = stopping.limits[min(n_rounds, len(stopping.limits)) - 1]
+        return best <= limit if maximize else best >= limit
+
     @property
     def n_sure(self) -> int:
-        """Rounds that are sure to come, unless a callback ends the fit: those until it stops if none is better."""
+        """Rounds that are sure to come, unless a callback or a limit ends the fit: those until it stops if none is
+        better."""
         spec, best = self._spec, self._progress.best_iteration
         if spec.early_stopping is None:
             return len(spec.learning_rates)

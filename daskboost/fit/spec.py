@@ -27,6 +27,9 @@ class EarlyStopping:
     """Rounds without improvement of the last metric on the last evaluation set."""
     least_share: float = 0.0
     """A lesser change than this share of the metric's first value is no improvement."""
+    limits: tuple[float, ...] = ()
+    """What the best score after each round has to be better than, of a fit that others are ahead of otherwise: from the
+    `rounds`-th on, the last one for all that follow. Without entries there is no such end."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from daskboost.data.chunks.row_folds import LastRows
+from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.fit.spec import EarlyStopping
 from daskboost.local.in_process import LocalShards
@@ -32,11 +33,11 @@ LEAST_SHARE = 1e-5
 told apart without an error, losses go on falling by less, for thousands of rounds (`docs/defaults.md`)."""
 AT_ONCE = 2**20
 """Up to so many rows times outputs members grow side by side, one per thread, for which each takes 20 MB."""
-MUCH_WORSE = 0.2
+MUCH_WORSE = 0.05
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
 GAIN = 0.01
-"""Share of the loss by which a further candidate has to be below the best one, on the first fold and on all: its models
-may be read by fewer libraries."""
+"""Share of the loss by which a further candidate has to be below the best one, on each fold so far and on all: its
+models may be read by fewer libraries."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 HELD_OUT = "held_out"
@@ -134,14 +135,33 @@ class _Members:
         return [None if end is None else _scores(model)[end] for model, end in kept]
 
     @property
-    def loss(self) -> float:
-        """What is to be low: the mean of the scores, or its negative; infinite where it is not known."""
+    def losses(self) -> list[float]:
+        """What is to be low of each: its score, or its negative; infinite where it is not known."""
         known = [math.nan if score is None else score for score in self.scores]
-        return float(np.nan_to_num(np.mean(known) * (-1 if self.maximize else 1), nan=math.inf))
+        losses: list[float] = _as_losses(known, maximize=self.maximize).tolist()
+        return losses
 
-    def gains_on(self, other: _Members) -> bool:
-        """Return whether these are better than others by `GAIN`."""
-        return self.loss < other.loss - GAIN * abs(other.loss)
+    @property
+    def loss(self) -> float:
+        """The mean of the losses."""
+        return float(np.mean(self.losses))
+
+    def first(self, n: int = 1) -> _Members:
+        """Return the first so many of them."""
+        return replace(self, trained=self.trained[:n])
+
+    def gains_on(self, other: _Members, share: float) -> bool:
+        """Return whether the loss of these is lower by a share than that of as many others."""
+        return self.loss < _lower(other.first(len(self.trained)).loss, share)
+
+    def limits(self, other: _Members) -> list[float]:
+        """Return the scores that one more of others has to be better than after each round for all others to gain by
+        `GAIN` on as many of these, whose last one has come as far."""
+        n = len(other.trained)
+        curve = np.minimum.accumulate(_as_losses(_scores(self.trained[n]), maximize=self.maximize))
+        limits = (n + 1) * _lower((sum(self.losses[:n]) + curve) / (n + 1), GAIN) - sum(other.losses)
+        scores: list[float] = (np.nan_to_num(limits, nan=math.inf) * (-1 if self.maximize else 1)).tolist()
+        return scores
 
     @property
     def found(self) -> list[dict[str, Any]]:
@@ -202,10 +222,14 @@ class _Race:
         none = _Members((), self.holding_out.together, maximize=False)
         return [_Entrant(candidate, number, folds, none) for number, candidate in enumerate(candidates, first)]
 
-    def ran(self, entrants: Sequence[_Entrant], n_folds: Sequence[int]) -> list[_Entrant]:
-        """Return entrants of one data set, each with members for its first so many folds."""
+    def ran(self, entrants: Sequence[_Entrant], n_folds: Sequence[int], limits: Sequence[float] = ()
+            ) -> list[_Entrant]:  # fmt: skip
+        """Return entrants of one data set, each with members for its first so many folds.
+
+        `limits` : see `EarlyStopping`.
+        """
         missing = [range(len(own.members.trained), n) for own, n in zip(entrants, n_folds, strict=True)]
-        prepared = [self._prepared(own, i) for own, folds in zip(entrants, missing, strict=True) for i in folds]
+        prepared = [self._prepared(own, i, limits) for own, folds in zip(entrants, missing, strict=True) for i in folds]
         if not prepared:
             return list(entrants)
         maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
@@ -215,31 +239,30 @@ class _Race:
             found.append(replace(entrant, members=replace(entrant.members, trained=own, maximize=maximize)))
         return found
 
-    def raced(self, candidates: Sequence[Candidate]) -> list[_Entrant]:
-        """Train candidates' members, of those that are much worse on the first fold no more than that one."""
-        raced = self.entrants(candidates)
-        n_folds = len(raced[0].folds)
-        if len(raced) == 1:
-            return self.ran(raced, [n_folds])
-        raced = self.ran(raced, [1] * len(raced))
-        losses = [entrant.members.loss for entrant in raced]
-        most = min(losses) + MUCH_WORSE * abs(min(losses))
-        return self.ran(raced, [n_folds if loss <= most else 1 for loss in losses])
+    def begun(self, candidates: Sequence[Candidate]) -> list[_Entrant]:
+        """Train the members of a single candidate, or of several the first one of each."""
+        entrants = self.entrants(candidates)
+        n_folds = 1 if len(entrants) > 1 else len(entrants[0].folds)
+        return self.ran(entrants, [n_folds] * len(entrants))
 
-    def tried(self, candidate: Candidate, number: int, best: _Entrant) -> _Entrant:
-        """Train a further candidate's member of the first fold and, if it is better than the best one's, the others."""
-        (entrant,) = self.ran(self.entrants([candidate], number), [1])
-        first = replace(best.members, trained=best.members.trained[:1])
-        return self.ran([entrant], [len(entrant.folds)])[0] if entrant.members.gains_on(first) else entrant
+    def rest(self, raced: Sequence[_Entrant], least: float) -> list[_Entrant]:
+        """Train the other members of entrants, except those whose first one is much worse than the least loss."""
+        most = least + MUCH_WORSE * abs(least)
+        n_folds = [len(own.folds) if own.members.first().loss <= most else len(own.members.trained) for own in raced]
+        return self.ran(raced, n_folds)
 
-    def _prepared(self, entrant: _Entrant, i: int) -> PreparedModel:
+    def challenged(self, entrant: _Entrant, best: _Entrant) -> _Entrant:
+        """Train one more member of an entrant, which stops where all are not better than the best one's by `GAIN`."""
+        return self.ran([entrant], [len(entrant.members.trained) + 1], best.members.limits(entrant.members))[0]
+
+    def _prepared(self, entrant: _Entrant, i: int, limits: Sequence[float]) -> PreparedModel:
         history: dict[str, dict[str, list[float]]] = {}
         (rows, held_out), number = entrant.folds[i], entrant.number
         evals = [(held_out, _shown(number, i))]
         fit = prepare_fit(
             entrant.candidate.params, rows, self.n_rounds, evals, None, None, self.callbacks(i), history
         )
-        stopping = EarlyStopping(self.holding_out.patience, LEAST_SHARE)
+        stopping = EarlyStopping(self.holding_out.patience, LEAST_SHARE, tuple(limits))
         begun = replace(fit, spec=replace(fit.spec, base_score=self.base_score, early_stopping=stopping))
         return PreparedModel(begun, history, number, i)
 
@@ -257,14 +280,16 @@ def train_members(
     ----------
     candidates : sequence of Candidate
         Of one data set. The one is chosen whose members' held-out rows have the best mean metric, of equal ones the
-        first. Those whose first member is much worse than another's (`MUCH_WORSE`) train no others.
+        first. Where there are several, each trains its first member, and those whose first is much worse than another's
+        (`MUCH_WORSE`) train no others.
     n_rounds : int
         Most rounds of a member.
     callbacks : callable
         ``f(i)`` makes those of member i.
     further : callable, optional
         ``f(candidate, model)`` makes another candidate, or None, of the best one and its first member. It is chosen if
-        its members are better by `GAIN`, and trains others than the first only if that is.
+        its members are better by `GAIN`. Its first two are trained one after the other, each only as long as the mean
+        of those so far is better by as much after the same rounds, then the others side by side.
 
     Returns
     -------
@@ -277,13 +302,14 @@ def train_members(
     is_alone = holding_out.n_members == 1
     base_score = None if is_alone else train(first.params, first.dtrain, 0).base_score
     race = _Race(base_score, n_rounds, holding_out, callbacks)
-    raced = race.raced(candidates)
-    best = _best(raced)
+    raced = race.begun(candidates)
+    best = min(raced, key=lambda entrant: entrant.members.first().loss)
     extra = None if further is None else further(best.candidate, best.members.boosters[0])
-    if extra is not None:
-        entrant = race.tried(extra, len(raced), best)
-        raced.append(entrant)
-        best = entrant if entrant.is_whole and entrant.members.gains_on(best.members) else best
+    if extra is None:
+        raced = race.rest(raced, best.members.first().loss)
+        best = _best(raced)
+    else:
+        raced, best = _with_further(race, raced, best, extra)
     members, attributes = best.members, {MEMBERS: json.dumps(best.members.found)}
     if len(raced) > 1:
         told = [{**entrant.candidate.told, MEMBERS: entrant.members.found} for entrant in raced]
@@ -302,6 +328,41 @@ def train_members(
         for model in members.trained for name, metrics in model.evals_result.items()
     }
     return replace(booster, attributes={**booster.attributes, **attributes}), evals_result
+
+
+def _with_further(
+    race: _Race, raced: Sequence[_Entrant], best: _Entrant, extra: Candidate
+) -> tuple[list[_Entrant], _Entrant]:
+    """Return all entrants with one more, and the best one; `best` is so by its first member."""
+    (entrant,) = race.entrants([extra], len(raced))
+    entrant = race.challenged(entrant, best)
+    gains = entrant.members.gains_on(best.members, GAIN)
+    gains_much = entrant.members.gains_on(best.members, MUCH_WORSE)
+    raced = race.rest(raced, (entrant if gains else best).members.first().loss)
+    whole = [own for own in raced if own.is_whole]
+    if whole:
+        best = _best(raced)
+        if gains and not gains_much and not entrant.is_whole:
+            entrant = race.challenged(entrant, best)
+            gains = entrant.members.gains_on(best.members, GAIN)
+    if gains:
+        (entrant,) = race.rest([entrant], entrant.members.first().loss)
+    is_best = gains and (not whole or entrant.members.gains_on(best.members, GAIN))
+    return [*raced, entrant], entrant if is_best else best
+
+
+def _as_losses(scores: Sequence[float], *, maximize: bool) -> Float64:
+    """Return what is to be low: scores, or their negatives; infinite where they are NaN."""
+    return np.nan_to_num(np.asarray(scores, np.float64) * (-1 if maximize else 1), nan=math.inf, posinf=math.inf,
+                         neginf=-math.inf)  # fmt: skip
+
+
+L = TypeVar("L", float, Float64)
+
+
+def _lower(loss: L, share: float) -> L:
+    """Return losses that are lower by a share."""
+    return loss - share * abs(loss)
 
 
 def _best(raced: Sequence[_Entrant]) -> _Entrant:

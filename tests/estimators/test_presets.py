@@ -207,7 +207,10 @@ def told(model: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("label", "is_shared"), [(SEVERAL, True), (np.argmax(X[:, :3], axis=1), False)])
-def test_held_out_rows_choose_between_both_kinds_of_trees_of_several_classes(label: Any, is_shared: bool) -> None:
+def test_held_out_rows_choose_between_both_kinds_of_trees_of_several_classes(
+    label: Any, is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daskboost.training.members.MUCH_WORSE", 1e6)
     given: dict[str, Any] = {**SMALL, "early_stopping_rounds": 5, "cross_features": False}
     model = DaskBoostClassifier(**given).fit(X, label)
     best, worse = sorted(told(model), key=lambda own: np.mean([member["score"] for member in own["members"]]))
@@ -226,6 +229,36 @@ def test_candidates_whose_first_member_is_much_worse_train_no_others(monkeypatch
     shared, alone = told(model)
     assert shared["members"] == members(model) and len(alone["members"]) == 1
     assert alone["members"][0]["score"] > shared["members"][0]["score"]
+
+
+@pytest.mark.parametrize("much", [0.0, 1e6])
+def test_crosses_train_as_many_members_as_may_yet_be_chosen(much: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kinds of trees train one; the best kind trains the others unless its crosses are much better than it."""
+    monkeypatch.setattr("daskboost.training.members.MUCH_WORSE", much)
+    given: dict[str, Any] = {"n_jobs": 1, "device": "cpu", "early_stopping_rounds": 5}
+    model = DaskBoostClassifier(**given).fit(EQUAL, SAME)
+    *kinds, crossed = told(model)
+    assert crossed["cross_features"] and crossed["members"] == members(model) and len(members(model)) == 3
+    assert [len(own["members"]) for own in kinds] == ([1, 1] if much == 0 else [3, 3])
+    plain = DaskBoostClassifier(**given, cross_features=False).fit(EQUAL, SAME)
+    assert max(len(own["members"]) for own in told(plain)) == 3
+
+
+@pytest.mark.parametrize("gain", [-1e6, 0.0, 1e6])
+def test_crosses_stop_where_they_are_not_better_by_enough(gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Y depends on two columns, one by one: nothing is gained by crosses, but also little lost."""
+    monkeypatch.setattr("daskboost.training.members.GAIN", gain)
+    patience = 5
+    model = DaskBoostRegressor(n_jobs=1, device="cpu", early_stopping_rounds=patience).fit(X[:, :3], Y)
+    plain, crossed = told(model)
+    assert len(plain["members"]) == 5
+    n_members = len(crossed["members"])
+    assert min(own["rounds"] for own in plain["members"]) > patience
+    if gain < 0:
+        assert n_members == 5 and model.booster_.n_features > 3
+    else:
+        assert n_members == 1 and model.booster_.n_features == 3
+        assert gain == 0 or crossed["members"][0]["rounds"] <= patience
 
 
 @pytest.mark.parametrize("given", [

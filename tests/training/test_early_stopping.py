@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from daskboost import QuantizedDataset, train
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit import coordinator
+from daskboost.fit.spec import EarlyStopping
 from daskboost.metrics.own_metric import CustomMetric
+from daskboost.params import TrainParams
+from daskboost.training.train import prepare_fit, with_callables
 
 PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "learning_rate": 0.5}
 
@@ -115,6 +119,26 @@ def test_a_bad_number_of_rounds_is_refused(data: QuantizedDataset, rounds: Any) 
 def test_early_stopping_needs_an_evaluation_set(data: QuantizedDataset) -> None:
     with pytest.raises(ParameterError, match=r"early_stopping_rounds needs an evaluation set; pass evals="):
         train(PARAMS, data, 3, early_stopping_rounds=2)
+
+
+@pytest.mark.parametrize(("values", "maximize", "limits", "n_rounds"), [
+    ([9, 8, 7, 6, 5, 4], False, [0, 0], 2),  # before two rounds nothing counts
+    ([9, 8, 7, 6, 5, 4], False, [0, 9, 8, 7, 6, 5], 6),
+    ([9, 8, 7, 6, 5, 4], False, [0, 9, 8, 6, 6, 5], 4),  # an equal score is no better
+    ([9, 8, 7, 7, 5, 4], False, [0, 9, 8], 6),  # the last limit is that of all later rounds
+    ([9, 8, 7, 6, 5, 4], False, [0, 9, 4], 3),
+    ([1, 2, 3, 4, 5, 6], True, [9, 1, 2, 3, 4, 5], 6),
+    ([1, 2, 3, 4, 5, 6], True, [9, 1, 2, 4, 4, 5], 4),
+])  # fmt: skip
+def test_fits_end_where_their_best_score_is_no_better_than_a_limit(
+    data: QuantizedDataset, values: list[float], maximize: bool, limits: list[float], n_rounds: int
+) -> None:
+    params = with_callables(TrainParams.from_mapping(PARAMS), None, scripted(values, maximize))
+    history: dict[str, dict[str, list[float]]] = {}
+    fit = prepare_fit(params, data, len(values), [(data, "fit")], None, None, [], history)
+    fit = replace(fit, spec=replace(fit.spec, early_stopping=EarlyStopping(2, limits=tuple(limits))))
+    fit.run(fit.fit)
+    assert history["fit"]["script"] == values[:n_rounds]
 
 
 @pytest.mark.parametrize("least", [0.0, 1.0])
