@@ -68,9 +68,19 @@ def draws(key_: np.uint64, ids: UInt64) -> UInt64:
     return mix(np.atleast_1d(np.asarray(key_ + ids * GOLDEN)))
 
 
-def sample_without_replacement(key_: np.uint64, candidates: UInt64, count: int) -> UInt64:
-    """The `count` candidates with the smallest hashes, in increasing order of candidate."""
-    if count >= len(candidates):
-        return np.sort(candidates)
-    order = np.lexsort((candidates, draws(key_, candidates)))
-    return np.sort(candidates[order[:count]])
+def keys_after(states: UInt64, *parts: UInt64) -> UInt64:
+    """The `key` of each of these parts behind those that have led to a `key_state`; arrays of any shapes that fit."""
+    for part in parts:
+        states = mix(states + GOLDEN + part)
+    return mix(states)
+
+
+def samples_without_replacement(keys: UInt64, candidates: UInt64, count: int) -> UInt64:
+    """Of each row the `count` candidates with the smallest hashes, in increasing order, of equal ones the smaller.
+
+    `keys` : shape (samples,). `candidates` : shape (samples, n), in increasing order.
+    """
+    if count >= candidates.shape[1]:
+        return candidates
+    order = np.argsort(mix(keys[:, None] + candidates * GOLDEN), axis=1, kind="stable")
+    return np.sort(np.take_along_axis(candidates, order[:, :count], axis=1), axis=1)

@@ -244,7 +244,7 @@ class CompiledGrower:
         n_trees = n_rounds * self._spec.objective.n_outputs if self._draws else 1
         if self._asks:
             return np.zeros((1, 1, 1), np.uint8)
-        return np.stack([allowed_features(self._features(tree), self._spec.params) for tree in range(n_trees)])
+        return allowed_features([self._features(tree) for tree in range(n_trees)], self._spec.params)
 
     def close(self) -> None:
         """End the threads that trees side by side have of their own."""

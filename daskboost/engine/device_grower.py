@@ -331,7 +331,7 @@ class DeviceGrower:
         """Draw the features of each level of each output's tree, and what nodes draw by."""
         params, n_features, features = self._spec.params, self._spec.cuts.n_features, group.inputs.features
         drawn = [FeatureRules(params, n_features, None, iteration, outputs[0]) for outputs in group.trees]
-        of_level = np.stack([allowed_features(each, params) for each in drawn], axis=1)
+        of_level = np.ascontiguousarray(allowed_features(drawn, params).swapaxes(0, 1))
         overwrite(self._runtime, features.of_level, of_level)
         if draws_by_node(params) or levels_are_apart(params):
             overwrite(self._runtime, features.states, np.array([each.states for each in drawn], np.uint64).T)

@@ -12,7 +12,7 @@ import numpy as np
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Int32, UInt8, UInt64
 from daskboost.errors import ParameterError
-from daskboost.hashing import Purpose, key, key_state, sample_without_replacement
+from daskboost.hashing import Purpose, key_state, keys_after, samples_without_replacement
 from daskboost.params import TrainParams, as_tuple, shown
 
 
@@ -190,7 +190,19 @@ class FeatureRules:
         everything: UInt64 = np.arange(n_features, dtype=np.uint64)
         if params.ignored_features:
             everything = np.delete(everything, np.array(params.ignored_features, np.int64))
-        self._tree = self._sample(Purpose.TREE_FEATURES, everything, params.colsample_bytree)
+        self.tree = everything
+        """The features that levels draw from, in increasing order."""
+        if params.colsample_bytree < 1:
+            keys = self.keys(Purpose.TREE_FEATURES)
+            (self.tree,) = samples_without_replacement(keys, everything[None], self._n_of_tree(everything))
+
+    def _n_of_tree(self, everything: UInt64) -> int:
+        return _n_sampled(self._params.colsample_bytree, len(everything))
+
+    def keys(self, purpose: Purpose, *parts: UInt64) -> UInt64:
+        """The keys of draws of the tree's, of shape (draws,): one for each depth, or depth and node."""
+        state = key_state(self._params.random_state, purpose, *self._place)
+        return np.atleast_1d(keys_after(np.array(state, np.uint64), *parts))
 
     @property
     def by_path(self) -> bool:
@@ -200,7 +212,7 @@ class FeatureRules:
     @property
     def n_of_level(self) -> int:
         """Features that each level draws from the tree's."""
-        return _n_sampled(self._params.colsample_bylevel, len(self._tree))
+        return _n_sampled(self._params.colsample_bylevel, len(self.tree))
 
     @property
     def n_drawn(self) -> int:
@@ -215,13 +227,6 @@ class FeatureRules:
         of_level, of_node = (key_state(self._params.random_state, purpose, *self._place) for purpose in purposes)
         return of_level, of_node
 
-    def _sample(self, purpose: Purpose, candidates: UInt64, share: float, *where: int) -> UInt64:
-        if share >= 1:
-            return candidates
-        count = _n_sampled(share, len(candidates))
-        hashed = key(self._params.random_state, purpose, *self._place, *where)
-        return sample_without_replacement(hashed, candidates, count)
-
     def allowed(self, ids: Sequence[int], depths: Sequence[int], used: Sequence[frozenset[int]]) -> UInt8:
         """Allowed features of nodes; uint8, shape (nodes, features), or (1, features) if all nodes agree.
 
@@ -235,32 +240,52 @@ class FeatureRules:
     @property
     def of_tree(self) -> UInt8:
         """The features that levels draw from; uint8, shape (features,)."""
-        return self._marked(self._tree)
+        row: UInt8 = _marked(self.tree[None], self.n_features)[0]
+        return row
 
     def of_level(self, depth: int) -> UInt8:
         """Return the features that the nodes of a level may use, or what each of them draws from; uint8, shape
         (features,)."""
-        return self._marked(self._level(depth))
-
-    def _level(self, depth: int) -> UInt64:
-        features = self._sample(Purpose.LEVEL_FEATURES, self._tree, self._params.colsample_bylevel, depth)
-        if draws_by_node(self._params):
-            return features
-        return self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, depth, 0)
-
-    def _marked(self, features: UInt64) -> UInt8:
-        row: UInt8 = np.zeros(self.n_features, np.uint8)
-        row[features.astype(np.int64)] = 1
+        row: UInt8 = features_of_levels([self], self._params, range(depth, depth + 1))[0, 0]
         return row
 
     def _row(self, node: int, depth: int, used: frozenset[int]) -> UInt8:
-        features = self._level(depth)
+        features = _drawn_by_levels([self], self._params, range(depth, depth + 1))
         if draws_by_node(self._params):
-            features = self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, depth, node)
-        row = self._marked(features)
+            keys = self.keys(Purpose.NODE_FEATURES, *np.array([[depth], [node]], np.uint64))
+            features = samples_without_replacement(keys, features, self.n_drawn)
+        row: UInt8 = _marked(features, self.n_features)[0]
         if self._groups is not None and used:
             path = np.fromiter(used, np.int64)
             compatible: Bool = np.asarray(self._groups[self._groups[:, path].all(axis=1)].any(axis=0))
             compatible[path] = True
             row[~compatible] = 0
         return row
+
+
+def features_of_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> UInt8:
+    """Return the features that levels of trees may use, or what their nodes draw from; uint8, shape (trees, depths,
+    features). All trees are of one fit."""
+    n_features = trees[0].n_features
+    return _marked(_drawn_by_levels(trees, params, depths), n_features).reshape(len(trees), len(depths), n_features)
+
+
+def _drawn_by_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> UInt64:
+    """Return the features of levels in increasing order, shape (trees * depths, drawn)."""
+    features, levels = np.repeat([tree.tree for tree in trees], len(depths), axis=0), np.array(depths, np.uint64)
+    if params.colsample_bylevel < 1:
+        keys = np.concatenate([tree.keys(Purpose.LEVEL_FEATURES, levels) for tree in trees])
+        features = samples_without_replacement(keys, features, trees[0].n_of_level)
+    if params.colsample_bynode < 1 and not draws_by_node(params):  # one draw for all nodes of a level
+        nodes = np.zeros_like(levels)
+        keys = np.concatenate([tree.keys(Purpose.NODE_FEATURES, levels, nodes) for tree in trees])
+        count = _n_sampled(params.colsample_bynode, trees[0].n_of_level)
+        features = samples_without_replacement(keys, features, count)
+    return features
+
+
+def _marked(features: UInt64, n_features: int) -> UInt8:
+    """Return 1 for each row's features; uint8, shape (rows, features)."""
+    rows: UInt8 = np.zeros((len(features), n_features), np.uint8)
+    np.put_along_axis(rows, features.astype(np.int64), np.uint8(1), axis=1)
+    return rows

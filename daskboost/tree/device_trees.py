@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from daskboost.devices.leaf_models import MOST_TERMS, NONE, LeafModels
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Bool, UInt8, UInt64, flat
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules, draws_by_node, n_groups
+from daskboost.tree.constraints import FeatureRules, draws_by_node, features_of_levels, n_groups
 from daskboost.tree.growing_tree import finished_tree
 from daskboost.tree.set_bins import sets_of_lists
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
@@ -80,12 +81,12 @@ def leaf_limit(params: TrainParams) -> int:
     return min((limit for limit in limits if limit), default=0)
 
 
-def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
-    """Features of each level of a tree; uint8, shape (levels, features), one level where all have the same, or draw
-    from the same."""
+def allowed_features(trees: Sequence[FeatureRules], params: TrainParams) -> UInt8:
+    """Return the features of each level of trees; uint8, shape (trees, levels, features), one level where all have the
+    same, or draw from the same."""
     if levels_are_apart(params):
-        return features.of_tree[None]
-    return np.stack([features.of_level(depth) for depth in range(drawn_sets(params))])
+        return np.stack([tree.of_tree[None] for tree in trees])
+    return features_of_levels(trees, params, range(drawn_sets(params)))
 
 
 def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:

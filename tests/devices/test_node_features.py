@@ -43,7 +43,7 @@ def test_they_are_those_of_the_definition(
     groups = random_groups(rng, n_groups, n_features) if n_groups else None
     rules = [FeatureRules(params, n_features, groups, 3, output) for output in range(N_TREES)]
     n_of_level = rules[0].n_of_level if params.grow_policy == "lossguide" else 0
-    of_level = np.stack([allowed_features(each, params) for each in rules], axis=1)
+    of_level = np.ascontiguousarray(allowed_features(rules, params).swapaxes(0, 1))
     features = LevelFeatures(
         xp.asarray(of_level), xp.asarray(np.ascontiguousarray(np.array([each.states for each in rules], np.uint64).T))
     )
