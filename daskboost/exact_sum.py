@@ -70,7 +70,7 @@ class ExactSum:
         limbs = np.zeros((EXPONENTS, 2), dtype=np.int64)
         specials = int(add_to_limbs(values, limbs))
         units = 0
-        for exponent in np.flatnonzero(limbs.any(axis=1)).tolist():
+        for exponent in np.flatnonzero(limbs[:, 0] | limbs[:, 1]).tolist():
             high, low = limbs[exponent].tolist()
             units += ((high << LOW_BITS) + low) << max(exponent - 1, 0)
         return cls(units, specials)
@@ -146,6 +146,8 @@ def _whole_sum(values: Array) -> int | None:
     """Return the sum of whole numbers, such as classes and counts, which float64 adds without rounding in any order;
     None where there are others. No kernel is compiled for them, which most fits on a GPU have no other need of."""
     total = 0
+    if len(values) and float(values[0]) % 1 != 0:  # most other arrays begin with one
+        return None
     for start in range(0, len(values), _WHOLE_BLOCK):
         block = np.asarray(values[start : start + _WHOLE_BLOCK], np.float64)
         if not (np.abs(block) <= _LARGEST_WHOLE).all() or (block != np.rint(block)).any():

@@ -164,10 +164,8 @@ class Evaluator:
         return [metric.partial(np.empty(0, np.float32), no_rows) for metric in metrics]
 
     def _states_of_rows(self) -> list[Any]:
-        states = self._empty(self._of_rows)
-        for batch in self._batches if self._of_rows else ():
-            states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
-        return states
+        found = [self._states_of(batch) for batch in self._batches if self._of_rows]
+        return [reduce(add, states) for states in zip(*(found or [self._empty(self._of_rows)]), strict=True)]
 
     def _states_of_queries(self) -> list[Any]:
         metrics = [metric for metric in self.metrics if metric.by_query]

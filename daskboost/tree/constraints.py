@@ -202,7 +202,7 @@ class FeatureRules:
     def keys(self, purpose: Purpose, *parts: UInt64) -> UInt64:
         """The keys of draws of the tree's, of shape (draws,): one for each depth, or depth and node."""
         state = key_state(self._params.random_state, purpose, *self._place)
-        return np.atleast_1d(keys_after(np.array(state, np.uint64), *parts))
+        return keys_after(np.array([state], np.uint64), *parts)
 
     @property
     def by_path(self) -> bool:

@@ -48,6 +48,8 @@ def bins_of_sets(sets: CategorySets, n_nodes: int) -> UInt32:
     """Return a bit for each bin that goes right; uint32, shape (nodes, words), as many words as the sets need."""
     words = int(sets.categories.max(initial=-1)) // BITS + 1
     found = np.zeros((n_nodes, words), np.uint32)
+    if not words:
+        return found
     nodes, codes = np.repeat(np.arange(n_nodes), sets.sizes(n_nodes)), sets.categories
     np.bitwise_or.at(found, (nodes, codes // BITS), np.uint32(1) << (codes % BITS).astype(np.uint32))
     return found
