@@ -69,15 +69,16 @@ def draws(key_: np.uint64, ids: UInt64) -> UInt64:
 
 
 def keys_after(states: UInt64, *parts: UInt64) -> UInt64:
-    """Return the `key` of each of these parts behind those that have led to a `key_state`; arrays of shapes that fit, not
-    of none."""
+    """Return the `key` of each of these parts behind those that have led to a `key_state`; arrays of at least one
+    dimension, whose shapes fit."""
     for part in parts:
         states = mix(states + GOLDEN + part)
     return mix(states)
 
 
 def samples_without_replacement(keys: UInt64, candidates: UInt64, count: int) -> UInt64:
-    """Return each row's `count` candidates of the smallest hashes, in increasing order; of equal hashes the first count.
+    """Return each row's `count` candidates of the smallest hashes, in increasing order; equal hashes count in their
+    order.
 
     `keys` : shape (samples,). `candidates` : shape (samples, n), in increasing order.
     """
