@@ -70,7 +70,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
-        "leaves are vectors": recipe.vector_leaves,
+        recipe.interpreted: bool(recipe.interpreted),
         "several engines count the residuals of leaves, which are quantiles":
             recipe.quantiles is not None and recipe.n_engines > 1,
         "several engines add up the equations of leaves, which are linear models":
@@ -107,7 +107,8 @@ class CompiledGrower:
         self._is_refused = False
         """Whether gradients of the round after those that have grown are not finite."""
         self._n_processes, self._parts = threads.count, empty_parts()
-        self._log = TreeLog(spec.search_rules.set_words, spec.recipe.leaf_terms)
+        self._log = TreeLog(spec.search_rules.set_words, spec.recipe.leaf_terms, spec.layout)
+        self._n_trees = len(spec.recipe.tree_outputs)
         self._asks = has_own_features(params)
         shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
         self._draws = not self._asks and min(shares) < 1
@@ -121,13 +122,13 @@ class CompiledGrower:
             spec.recipe.quantiles is not None,
         )  # fmt: skip
         plan = RoomPlan(
-            RoomRows(chunks, peers.share(n_rows), PairLayout(1, small)), spec.layout, rules,
+            RoomRows(chunks, peers.share(n_rows), PairLayout(spec.layout.width, small)), spec.layout, rules,
             spec.search_rules.set_words, leaf_limit(params), self._rounds, self._features,
             float(params.linear_lambda), spec.modelled_features, self._parts, peers,
         )  # fmt: skip
         n_open = open_histograms(params.depth_limit, params.grow_policy, n_rows, leaf_limit(params))
         n_rooms = trees_at_once(
-            len(spec.recipe.tree_outputs), threads.count, peers.n_peers, n_rows, n_open * spec.layout.n_slots
+            self._n_trees, threads.count, peers.n_peers, n_rows, n_open * spec.layout.n_slots
         )
         self._own_threads = [Threads(max(1, threads.count // n_rooms)) for _ in range(n_rooms if n_rooms > 1 else 0)]
         self._rooms = [TreeRoom(plan, each) for each in self._own_threads or [threads]]
@@ -160,7 +161,8 @@ class CompiledGrower:
             searched=addresses(self._searched), weight=addresses(self._weights),
             label=addresses(self._residuals[0]), residual_weight=addresses(self._residuals[1]),
             weight_scale=weight_scale(spec.largest_weight), quantiles=np.array(spec.recipe.quantiles or (), np.float64),
-            margin=addresses(train.margins), n_outputs=n_outputs, largest=np.zeros((2, n_outputs)),
+            margin=addresses(train.margins), n_outputs=n_outputs, n_trees=self._n_trees,
+            largest=np.zeros((2, n_outputs)),
             rule=rule_of(largest_searched=spec.largest_searched), leaf_rule=rule_of(),
             gamma=float(spec.params.gamma), below=np.uint64(draws_below(spec.recipe.subsample)),
             codes=addresses(self._codes),
@@ -192,8 +194,7 @@ class CompiledGrower:
         """Grow as many rounds as are wanted, or fewer if the log has no room for more, or gradients of one are not
         finite: those before it do not tell."""
         self._begin(iteration)
-        rounds, rooms = self._rounds, self._rooms
-        counts, n_outputs = rounds.counts, rounds.n_outputs
+        rooms, counts, n_trees = self._rooms, self._rounds.counts, self._n_trees
         if not self._parts.any():
             find_parts(rooms[0].state, self._n_processes)
         while True:
@@ -206,8 +207,8 @@ class CompiledGrower:
                 room.mend()
             self._make_room_in_log()
         n = int(counts[ROUND])
-        trees = self._log.tables(n * n_outputs)
-        self._grown.extend(tuple(trees[k * n_outputs : (k + 1) * n_outputs]) for k in range(n))
+        trees = self._log.tables(n * n_trees)
+        self._grown.extend(tuple(trees[k * n_trees : (k + 1) * n_trees]) for k in range(n))
 
     def _begin(self, iteration: int) -> None:
         """Have as many rounds begin as are wanted, from this one on."""
@@ -215,7 +216,7 @@ class CompiledGrower:
         n_left = rounds.first + len(rounds.learning_rates) - iteration
         n = min(n_left, self._most or max(1, self._n_wanted()))
         if self._draws:
-            n = max(1, min(n, ALLOWED_BYTES // (rounds.n_outputs * rounds.allowed[0].nbytes)))
+            n = max(1, min(n, ALLOWED_BYTES // (self._n_trees * rounds.allowed[0].nbytes)))
             change(rounds, allowed=self._allowed(n))
         rounds.counts[:] = 0
         rounds.counts[FIRST], rounds.counts[WANTED], rounds.counts[BEGUN] = -1, n, iteration
@@ -227,21 +228,22 @@ class CompiledGrower:
 
     def _make_room_in_log(self) -> None:
         """Have room for what the round may yet grow, which is all that must fit."""
-        counts, n_outputs = self._rounds.counts, self._rounds.n_outputs
-        left = n_outputs - max(0, int(counts[FIRST]))
+        counts = self._rounds.counts
+        left = self._n_trees - max(0, int(counts[FIRST]))
         capacity = max(len(room.nodes.left) for room in self._rooms)
-        counts[MOST], n_trees = n_outputs * capacity, int(counts[WANTED]) * n_outputs
+        counts[MOST], n_trees = self._n_trees * capacity, int(counts[WANTED]) * self._n_trees
         self._log.make_room(int(counts[LOGGED]) + left * capacity, n_trees, int(counts[LOGGED]))
 
     def _features(self, tree: int) -> FeatureRules:
         """Return what the nodes of a tree may use, by its number in the call."""
         spec = self._spec
-        after, output = divmod(tree, spec.objective.n_outputs)
-        return FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, self._first + after, output)
+        after, place = divmod(tree, self._n_trees)
+        outputs = spec.recipe.tree_outputs[place]
+        return FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, self._first + after, outputs[0])
 
     def _allowed(self, n_rounds: int) -> UInt8:
         """Return the features of each level of the trees of rounds, see `Rounds.allowed`."""
-        n_trees = n_rounds * self._spec.objective.n_outputs if self._draws else 1
+        n_trees = n_rounds * self._n_trees if self._draws else 1
         if self._asks:
             return np.zeros((1, 1, 1), np.uint8)
         return allowed_features([self._features(tree) for tree in range(n_trees)], self._spec.params)

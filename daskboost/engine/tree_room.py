@@ -94,8 +94,8 @@ class RoomRows:
 
     def in_order(self) -> Chunks:
         """Return the chunks with memory of their own for the order of rows."""
-        n = int(self.chunks.begins[-1])
-        order, spare = (RowOrder(np.empty(n, np.uint32), self.pairs.empty(n)) for _ in range(2))
+        n, pairs = int(self.chunks.begins[-1]), self.pairs
+        order, spare = (RowOrder(np.empty(n, np.uint32), own) for own in (pairs.empty(n), pairs.spare(n)))
         return by_reference(self.chunks._replace(rows=order, spare=spare))
 
 
@@ -133,12 +133,14 @@ class TreeRoom:
         self._plan, self._rows, self._layout, self._peers, self._threads = plan, rows, plan.layout, plan.peers, threads
         self._chunks, self._rules = rows.in_order(), by_reference(plan.rules._replace(n_threads=threads.count))
         self._counts = np.zeros(N_COUNTS, np.int64)
-        self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks, plan.set_words)
-        self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), self._layout.n_slots)
+        self.nodes = _empty_nodes(FIRST_NODES, rows.n_chunks, plan.set_words, plan.layout)
+        self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), self._layout.n_entries)
         self._step, self._models = self._empty_step(), self._empty_models()
         self._told_units = min(FIRST_TOLD, self._first_told(leaves))
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
-        self._numbers, self._keys = np.zeros(N_NUMBERS), np.zeros(2, np.uint64)
+        width = plan.layout.width
+        self._numbers, self._keys = np.zeros(N_NUMBERS), np.zeros(1 + width, np.uint64)
+        self._scales, self._units = np.zeros((2, width)), np.zeros(2 * width)
         self.state = self._new_state()
         """What the tree grows with."""
 
@@ -158,8 +160,9 @@ class TreeRoom:
         tasks, n_chunks, n_ranges = shared_tasks(n), self._rows.n_chunks, len(self._rows.chunks.ranges)
         pieces = tasks + (2 * n + 4) * n_chunks
         n_rows = int(self._rows.chunks.begins[-1])
-        of_row = row_ns(len(layout.n_bins))
-        large = n_rows > least_block(layout.n_slots, of_row) and n > 1
+        of_row, set_words, width = row_ns(len(layout.n_bins) * layout.width), self._plan.set_words, layout.width
+        least = least_block(layout.n_entries, of_row)
+        large = n_rows > least and n > 1
         form = 2 if n_rows > 2 * WORD_ROWS * threads_worth(n, n_rows * of_row) else 1
         return by_reference(Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
@@ -167,11 +170,11 @@ class TreeRoom:
             tasks=np.empty((tasks, 3), np.int64), tasks_of=np.empty((capacity, 2), np.int64),
             pieces=np.empty((pieces, 6), np.int64), groups=np.empty(capacity + 1, np.int32),
             small=np.empty(capacity, np.int32),
-            partials=np.empty((tasks if large else 0, form * layout.n_slots), np.int64),
-            results=_empty_splits(2 * (capacity + 3 * n + 1), self._plan.set_words),
-            drawn=np.empty((n_ranges, 5), np.int64),
-            scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=self._counts,
-            prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
+            partials=np.empty((tasks if large else 0, form * layout.n_entries), np.int64),
+            results=_empty_splits(2 * (capacity + 3 * n + 1), set_words, width),
+            drawn=np.empty((n_ranges, 3 + 2 * width), np.int64),
+            scratch=np.zeros((n, layout.scratch_entries + width), np.int64), counts=self._counts,
+            prefix=np.empty((n, 2 * width, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), order=np.empty((n, layout.most_slots)),
             digits=np.empty((n, 1 << max(DIGITS) if self._rules.quantiles else 0), np.int64),
             walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
@@ -211,7 +214,7 @@ class TreeRoom:
     def _new_state(self) -> Growing:
         """Return what the tree grows with."""
         shape = (len(self.nodes.left), len(self._layout.n_bins)) if self._rules.asks else (0, 0)
-        tree = by_reference(Tree(self._numbers, self._keys, np.empty(shape, np.uint8)))
+        tree = by_reference(Tree(self._numbers, self._scales, self._units, self._keys, np.empty(shape, np.uint8)))
         return by_reference(Growing(
             self._threads.team, self._plan.parts, self._chunks, by_reference(self.nodes), self._pool, self._step,
             self._rules, self._plan.rounds, tree, self._meeting, self._models,
@@ -282,13 +285,15 @@ class TreeRoom:
         """Make twice the room for what there was too little of."""
         n_words, n_pairs = len(self._pool.words), len(self._pool.pairs)
         if status == FULL_NODES:
-            self.nodes = _empty_nodes(2 * len(self.nodes.left) + 1, self._rows.n_chunks, self._plan.set_words)
+            self.nodes = _empty_nodes(
+                2 * len(self.nodes.left) + 1, self._rows.n_chunks, self._plan.set_words, self._layout
+            )
             self._step, self._models = self._empty_step(), self._empty_models()
         elif status == FULL_TOLD:
             self._told_units *= 2
         else:
             n_words, n_pairs = n_words << (status == FULL_WORDS), n_pairs << (status == FULL_PAIRS)
-            self._pool = _empty_pool(n_words, n_pairs, self._layout.n_slots)
+            self._pool = _empty_pool(n_words, n_pairs, self._layout.n_entries)
         self._meeting = self._empty_meeting()
         self.state = self._new_state()
 
@@ -298,7 +303,7 @@ def addresses(arrays: Sequence[Array | None]) -> Int64:
     return np.array([0 if array is None else host_address(array) for array in arrays], np.int64)
 
 
-def _empty_nodes(n: int, n_chunks: int, set_words: int) -> Nodes:
+def _empty_nodes(n: int, n_chunks: int, set_words: int, layout: SlotLayout) -> Nodes:
     """Return room for the nodes of a tree."""
     def numbers(dtype: Any, *shape: int) -> Any:
         return np.empty((n, *shape), dtype)
@@ -306,24 +311,25 @@ def _empty_nodes(n: int, n_chunks: int, set_words: int) -> Nodes:
     return Nodes(
         parent=numbers(np.int32), depth=numbers(np.int32), left=numbers(np.int32), feature=numbers(np.int32),
         split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
-        sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
+        sums=numbers(np.int64, 2 * layout.width), bounds=numbers(np.float64, 2),
+        value=numbers(np.float32, *layout.of_leaf),
         segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), n_total=numbers(np.int64),
         is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8),
-        found=_empty_splits(n, set_words),
+        found=_empty_splits(n, set_words, layout.width),
         right_bins=numbers(np.uint32, set_words),
     )  # fmt: skip
 
 
-def _empty_splits(n: int, set_words: int) -> SplitTable:
+def _empty_splits(n: int, set_words: int, width: int) -> SplitTable:
     return SplitTable(
-        np.empty(n), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.uint8), np.empty((n, 2), np.int64),
-        np.zeros((n, set_words), np.uint32),
+        np.empty(n), np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.uint8),
+        np.empty((n, 2 * width), np.int64), np.zeros((n, set_words), np.uint32),
     )  # fmt: skip
 
 
-def _empty_pool(n_words: int, n_pairs: int, n_slots: int) -> Pool:
+def _empty_pool(n_words: int, n_pairs: int, n_entries: int) -> Pool:
     """Return room for histograms."""
     return by_reference(Pool(
-        np.empty((n_words, n_slots), np.int64), np.empty((n_pairs, n_slots, 2), np.int64),
+        np.empty((n_words, n_entries), np.int64), np.empty((n_pairs, n_entries, 2), np.int64),
         np.empty(n_words, np.int32), np.empty(n_pairs, np.int32), np.zeros(2, np.int64),
     ))  # fmt: skip

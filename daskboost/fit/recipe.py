@@ -84,6 +84,8 @@ class Recipe:
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
     """What grows trees on a GPU whose memory has room for it; `engine/compiled_grower.py` has the rule of CPUs."""
+    interpreted: str
+    """Why no compiled call of a CPU grows whole trees whose leaves are vectors, in words; empty where one does."""
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
@@ -181,6 +183,12 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         "vectors take exact sums beside the combinations of outputs that trees are searched on": searched == "sketch",
         "best-first trees without the host have no leaves that are vectors": vectors and best_first,
     }  # fmt: skip
+    of_vectors = {
+        "several engines grow trees whose leaves are vectors": n_engines > 1,
+        "leaves are vectors of quantiles": quantiles is not None,
+        "trees are symmetric, and their leaves are vectors": params.grow_policy == "symmetric",
+        "trees are searched on combinations of outputs": searched == "sketch",
+    }  # fmt: skip
     host_rules = "" if source == "all" else "trees grow on a sample of the rows"
     of_trees = host_rules or _first_that_holds(of_leaves) or needs_host(params)
     by_messages = n_engines > 1 and params.reduction in BY_MESSAGES
@@ -196,7 +204,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,
         columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
         by_query=objective.query_loss is not None, leaf_terms=MOST_TERMS if params.linear_leaves else 0,
-        quantiles=quantiles,
+        quantiles=quantiles, interpreted=_first_that_holds(of_vectors) if vectors else "",
         growth="host" if why_host else growth, host_reason=why_host, host_rules=host_rules,
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip

@@ -199,7 +199,7 @@ class GrowingTree:
             gain[inner] = scores.split_values(sums[inner], sums[nodes["left"][inner]], bounds[inner])[0]
         tree = WalkArrays(
             nodes["left"].copy(), nodes["right"].copy(), nodes["feature"].copy(), nodes["split_bin"].copy(),
-            nodes["default_left"].astype(np.bool_), _saturated(weights * learning_rate), nodes["right_bins"].copy(),
+            nodes["default_left"].astype(np.bool_), saturated(weights * learning_rate), nodes["right_bins"].copy(),
         )  # fmt: skip
         by_set = (tree.left_child != LEAF) & (tree.split_bin == BY_SET)
         hessian = (sums[:, 1::2] * np.array(units[1::2])).sum(axis=1)
@@ -223,12 +223,12 @@ def finished_tree(cuts: Cuts, tree: WalkArrays, sets: CategorySets, gain: Float6
     threshold = np.where(inner & ~by_set, cuts.thresholds(tree.feature, tree.split_bin), np.float32(0))
     return TreeTable(
         left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
-        threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),
-        cover=_saturated(hessian), value=tree.value, sets=sets,
+        threshold=threshold, default_left=tree.default_left, gain=saturated(np.where(inner, gain, 0)),
+        cover=saturated(hessian), value=tree.value, sets=sets,
     )  # fmt: skip
 
 
-def _saturated(values: Float64) -> Float32:
+def saturated(values: Float64) -> Float32:
     """Return the values as float32, models' type; what extreme weights or gradients carry beyond it stays finite."""
     limited = np.minimum(np.maximum(values, -FLOAT32_MAX), FLOAT32_MAX)  # np.clip takes longer
     return limited.astype(np.float32)

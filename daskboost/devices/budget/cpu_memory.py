@@ -149,9 +149,8 @@ def view_bytes(rows: SetSize) -> int:
 
 def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
     """Return the bytes of rows and pairs in the order of nodes, and as much again, which they move through; pairs of
-    several outputs do not move, and then chunks move one by one."""
-    moving = rows.n_rows if width == 1 else min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))
-    return (rows.n_rows + moving) * 4 + PairLayout(width, small_data).nbytes(rows.n_rows, moving)
+    several outputs do not move."""
+    return 2 * rows.n_rows * 4 + PairLayout(width, small_data).nbytes(rows.n_rows, rows.n_rows)
 
 
 def slot_bytes(size: FitSize) -> int:

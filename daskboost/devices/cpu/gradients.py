@@ -309,6 +309,31 @@ def take_rows(
     return sum_g, sum_h
 
 
+@njit(nogil=True)
+def take_vectors(
+    gradients: Gradients, quanta: OutputQuanta, draw: RowDraw, rows: RowRange, into: RowOrder, kept: int, absent: int,
+    sums: Int64,
+) -> None:  # fmt: skip
+    """Do what `take_rows` does, of several outputs, whose pairs stay in the order of rows; `sums`, int64 of g and h of
+    each output, become those of the range."""
+    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
+    half = _half_bits(pairs)
+    sums[:] = 0
+    for row in range(rows.begin, rows.end):
+        global_row = global_id(rows.first_row, row)
+        if not _is_drawn(draw, row, global_row):
+            order[absent] = row
+            absent += 1
+            continue
+        for k in range(g.shape[1]):
+            qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
+            pairs[row, k] = (qg << half) | qh
+            sums[2 * k] += qg
+            sums[2 * k + 1] += qh
+        order[kept] = row
+        kept += 1
+
+
 @njit(cache=True, nogil=True)
 def quantize_vectors(
     gradients: Gradients, quanta: OutputQuanta, draw: RowDraw, rows: RowRange, into: RowOrder, sums: Int64

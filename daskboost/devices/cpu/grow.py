@@ -54,6 +54,7 @@ from daskboost.devices.cpu.gradients import (
     count_residuals,
     next_digit,
     take_rows,
+    take_vectors,
     tree_key,
     value_of_key,
 )
@@ -68,7 +69,7 @@ from daskboost.devices.cpu.leaf_models import (
     value_of,
     write_terms,
 )
-from daskboost.devices.cpu.partition import OneSplit, TreeArrays, divide, goes_left, put_back, walk
+from daskboost.devices.cpu.partition import OneSplit, TreeArrays, add_value, divide, goes_left, put_back, walk
 from daskboost.devices.cpu.scales import ScaleRule, least_gain, scales_by, units_of
 from daskboost.devices.cpu.split import (
     BinGains,
@@ -88,6 +89,7 @@ from daskboost.devices.cpu.split import (
 )
 from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
 from daskboost.devices.cpu.split_sets import CodeOrder
+from daskboost.devices.cpu.split_vectors import VectorGains, VectorTotals, best_of_vectors, gain_of_vectors
 from daskboost.devices.cpu.team import (
     LINE,
     arrive,
@@ -99,7 +101,7 @@ from daskboost.devices.cpu.team import (
     threads_worth,
 )
 from daskboost.devices.row_order import BY_SET, RowOrder
-from daskboost.dtypes import Bool, Float32, Float64, Int8, Int32, Int64, UInt8, UInt32, UInt64
+from daskboost.dtypes import Bool, Float32, Float64, Int8, Int32, Int64, Pairs, UInt8, UInt32, UInt64
 
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
@@ -159,10 +161,11 @@ class Nodes(NamedTuple):
     default_left: UInt8
     gain: Float64
     sums: Int64
-    """Integer sums of g and h, shape (nodes, 2)."""
+    """Integer sums of g and h, shape (nodes, 2), or of one output after the other, shape (nodes, 2 * outputs)."""
     bounds: Float64
     """Limits of leaf values, shape (nodes, 2)."""
     value: Float32
+    """What leaves add, shape (nodes,); or where they are vectors, (nodes, outputs)."""
     segments: Int64
     """Positions of a node's rows in each chunk, shape (nodes, chunks, 2)."""
     n_rows: Int64
@@ -182,12 +185,12 @@ class Nodes(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Histograms of nodes, of either form (see `histogram.py`)."""
+    """Histograms of nodes, of either form (see `histogram.py`); of vectors, each slot has an entry for each output."""
 
     words: Int64
-    """Shape (places, slots)."""
+    """Shape (places, entries)."""
     pairs: Int64
-    """Shape (places, slots, 2)."""
+    """Shape (places, entries, 2)."""
     free_words: Int32
     free_pairs: Int32
     """Places that are free: as many of the first as `n_free` says, of words and of pairs."""
@@ -245,21 +248,21 @@ class Step(NamedTuple):
     small: Int32
     """Places of small nodes among `chosen`."""
     partials: Int64
-    """Sums of each task of large nodes, as words or as pairs, if tasks may have so many rows; shape (tasks, slots) or
-    (tasks, 2 * slots)."""
+    """Sums of each task of large nodes, as words or as pairs, if tasks may have so many rows; shape (tasks, entries) or
+    (tasks, 2 * entries)."""
     results: SplitTable
     """The best splits among ranges of features."""
     drawn: Int64
-    """Numbers of each range of rows: drawn rows, their sums of g and h, and where they and those that are not drawn go;
-    shape (ranges, 5)."""
+    """Numbers of each range of rows: drawn rows, where they and those that are not drawn go, and sums as in
+    `Nodes.sums`; shape (ranges, 3 + sums)."""
     scratch: Int64
     """For each thread, sums of a block of features; shape (threads, entries)."""
     prefix: Float64
-    """For each thread, `BinGains.prefix` of any feature; shape (threads, 2, bins)."""
+    """For each thread, `BinGains.prefix` of any feature; shape (threads, sums of a node, bins)."""
     gains: Float64
     """The same of `BinGains.gains`."""
     level: Float64
-    """The same of the gains of a level's nodes together."""
+    """The same of the gains of a level's nodes together, or of the heaviest outputs of vectors."""
     order: Float64
     """The same of `BinGains.order`; shape (threads, bins)."""
     walked: Int32
@@ -320,8 +323,10 @@ class Log(NamedTuple):
     threshold: Float32
     default_left: Bool
     gain: Float32
-    cover: Float32
     value: Float32
+    """Shape as `Nodes.value`."""
+    hessian: Float64
+    """Sums of hessians of each output, of which the host makes `TreeTable.cover`; shape (nodes, outputs)."""
     right_bins: UInt32
     """Bins that go right where `split_bin` is `BY_SET`, a bit for each, shape (nodes, words)."""
     term: Int32
@@ -353,6 +358,8 @@ class Rounds(NamedTuple):
     quantiles: Float64
     """The quantile of each output's residuals; without entries where leaves are none."""
     n_outputs: int
+    n_trees: int
+    """Trees of a round: one of each output, or one whose leaves are vectors of all."""
     largest: Float64
     """The largest |g| and h of each output in the round, first of this engine's rows, then of all; shape (2, outputs).
     """
@@ -395,19 +402,22 @@ class Tree(NamedTuple):
     """What differs from tree to tree."""
 
     numbers: Float64
-    """`SCALE_G` and so on."""
+    """`LEAST_GAIN` and so on."""
+    scales: Float64
+    """Powers of two that gradients, and hessians, of each output are multiplied by; shape (2, outputs)."""
+    units: Float64
+    """What a quantum of g and of h is worth, of one output after the other; shape (2 * outputs,)."""
     keys: UInt64
-    """The keys of its rounding and of its draw of rows."""
+    """The keys of its draw of rows and of the rounding of each output, shape (1 + outputs,)."""
     asked: UInt8
     """Features that each opened node may use, shape (nodes, features), where the caller is asked; otherwise without
     entries."""
 
 
-N_NUMBERS = 8
-SCALE_G, SCALE_H, UNIT_G, UNIT_H, LEAST_GAIN, LEARNING_RATE, LEAF_SCALE_H, LEAF_UNIT_H = range(N_NUMBERS)
-"""Places in `Tree.numbers`: powers of two that gradients and hessians are multiplied by, what a quantum of each is
-worth, the least gain of a split that is made, what values are multiplied by; the power of two and the quantum's worth
-of hessians that value leaves."""
+N_NUMBERS = 4
+LEAST_GAIN, LEARNING_RATE, LEAF_SCALE_H, LEAF_UNIT_H = range(N_NUMBERS)
+"""Places in `Tree.numbers`: the least gain of a split that is made, what values are multiplied by; the power of two and
+the quantum's worth of hessians that value leaves, where these are those of one output."""
 
 
 class Meeting(NamedTuple):
@@ -474,15 +484,16 @@ def _by_column(chunks: Chunks, chunk: int) -> Any:
     return bins_at(chunks.bins, chunks.places[chunk, 1], _n_rows(chunks, chunk))
 
 
-def row_ns(n_features: int) -> int:
-    """Return about how many nanoseconds it takes to divide a row and to add it to a histogram."""
-    return 4 + n_features // 2
+def row_ns(n_sums: int) -> int:
+    """Return about how many nanoseconds it takes to divide a row and to add it to so many sums of a histogram, one for
+    each feature and output."""
+    return 4 + n_sums // 2
 
 
-def least_block(n_slots: int, nanoseconds: int) -> int:
+def least_block(n_entries: int, nanoseconds: int) -> int:
     """Return the rows, of so many nanoseconds each, of the smallest piece of a node that is worth a histogram of its
-    own: to clear it and to add it to the others takes about a nanosecond for each slot, at most half of the rows'."""
-    return int(max(LEAST_BLOCK, 2 * n_slots // nanoseconds))
+    own: to clear it and to add it to the others takes about a nanosecond for each entry, at most half of the rows'."""
+    return int(max(LEAST_BLOCK, 2 * n_entries // nanoseconds))
 
 
 def writes_leaves(rules: Rules) -> bool:
@@ -501,6 +512,12 @@ _threads_worth: Callable[[int, int], int] = uncounted()(threads_worth)
 def _threads_for(rules: Rules, nanoseconds: int) -> int:
     """Return how many threads so much work is worth."""
     return _threads_worth(rules.n_threads, nanoseconds)
+
+
+@uncounted()
+def _width(state: Growing) -> int:
+    """Return how many outputs the tree has."""
+    return int(state.rounds.n_outputs // state.rounds.n_trees)
 
 
 # Gradients become integers.
@@ -538,10 +555,9 @@ def _count(state: Growing, thread: int) -> None:
 
 
 @njit(inline="always")
-def _quanta(state: Growing, scale_h: int) -> Quanta:
-    """Return how gradients become integers; `scale_h` is `SCALE_H` of those that are searched, or `LEAF_SCALE_H`."""
-    numbers = state.tree.numbers
-    return Quanta(numbers[SCALE_G], numbers[scale_h], state.rounds.rule.scale_w, state.tree.keys[0])
+def _quanta(state: Growing, scale_h: float) -> Quanta:
+    """Return how the gradients of a tree of one output become integers."""
+    return Quanta(state.tree.scales[0, 0], scale_h, state.rounds.rule.scale_w, state.tree.keys[1])
 
 
 @njit(inline="always")
@@ -559,25 +575,48 @@ def _gradients(state: Growing, chunk: int, searched: bool) -> Gradients:
     )
 
 
+@njit(inline="always")
+def _vector_gradients(state: Growing, chunk: int) -> Gradients:
+    """Return the gradients of a chunk's rows in all outputs."""
+    rounds, one, n_rows = state.rounds, state.step.one, _n_rows(state.chunks, chunk)
+    n_outputs = rounds.n_outputs
+    return Gradients(
+        array_at(rounds.g[chunk], one, n_rows * n_outputs).reshape(n_rows, n_outputs),
+        array_at(rounds.h[chunk], one, n_rows * n_outputs).reshape(n_rows, n_outputs),
+        weight_at(rounds.weight[chunk], n_rows, state.chunks.rows.pairs),
+    )
+
+
+@uncounted()
+def _take(state: Growing, chunk: int, rows: RowRange, pairs: Pairs, drawn: Int64) -> None:
+    """Quantize the drawn rows of a range; `pairs` are those of all rows, `drawn` the numbers of the range."""
+    chunks, draw = state.chunks, _draw(state, chunk)
+    begin, end = chunks.begins[chunk], chunks.begins[chunk + 1]
+    into = RowOrder(chunks.rows.order[begin:end], pairs[begin:end])
+    if pairs.ndim == 1:
+        gradients, quanta = _gradients(state, chunk, True), _quanta(state, state.tree.scales[1, 0])
+        drawn[3], drawn[4] = take_rows(gradients, quanta, draw, rows, into, drawn[1], drawn[2])
+    else:
+        scales = state.tree.scales
+        of_outputs = OutputQuanta(scales[0], scales[1], state.rounds.rule.scale_w, state.tree.keys[1:])
+        take_vectors(_vector_gradients(state, chunk), of_outputs, draw, rows, into, drawn[1], drawn[2], drawn[3:])
+
+
 @part
 def _quantize(state: Growing, thread: int) -> None:
     """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
-    chunks, drawn, quanta = state.chunks, state.step.drawn, _quanta(state, SCALE_H)
     while True:
         r = next_task(state.team)
-        if r >= len(chunks.ranges):
+        if r >= len(state.chunks.ranges):
             return
         chunk, rows = _range_of(state, r)
-        begin, end, gradients = chunks.begins[chunk], chunks.begins[chunk + 1], _gradients(state, chunk, True)
-        into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
-        draw, at, absent = _draw(state, chunk), drawn[r, 3], drawn[r, 4]
-        drawn[r, 1], drawn[r, 2] = take_rows(gradients, quanta, draw, rows, into, at, absent)
+        _take(state, chunk, rows, state.chunks.rows.pairs, state.step.drawn[r])
 
 
 @uncounted()
 def _output(state: Growing) -> int:
-    """Return the output whose gradients grow the tree."""
-    return int(state.step.counts[TREE] % state.rounds.n_outputs)
+    """Return the output whose gradients grow the tree, the first of several."""
+    return int(state.step.counts[TREE] % state.rounds.n_trees * _width(state))
 
 
 @uncounted()
@@ -585,28 +624,29 @@ def _draw(state: Growing, chunk: int) -> RowDraw:
     """Return which rows of a chunk grow the tree."""
     rounds, keys, begins = state.rounds, state.tree.keys, state.chunks.begins
     n_codes = begins[chunk + 1] - begins[chunk] if rounds.codes[chunk] != 0 else 0
-    return RowDraw(keys[1], rounds.below, array_at(rounds.codes[chunk], keys, n_codes))
+    return RowDraw(keys[0], rounds.below, array_at(rounds.codes[chunk], keys, n_codes))
 
 
 @uncounted()
 def _scale(state: Growing) -> bool:
     """Find by the range of all gradients how the tree's become integers; False where these are not finite."""
-    rounds, tree, output, number = state.rounds, state.tree, _output(state), state.step.counts[TREE]
-    largest_g, largest_h = rounds.largest[0, output], rounds.largest[1, output]
-    if not (np.isfinite(largest_g) and np.isfinite(largest_h)):
-        return False
-    scale_g, scale_h, noise = scales_by(rounds.rule, largest_g, largest_h)
-    unit_g, unit_h = units_of(scale_g, scale_h, rounds.rule.scale_w)
-    tree.numbers[SCALE_G], tree.numbers[SCALE_H] = scale_g, scale_h
-    tree.numbers[UNIT_G], tree.numbers[UNIT_H] = unit_g, unit_h
+    rounds, tree, first, number = state.rounds, state.tree, _output(state), state.step.counts[TREE]
+    iteration, noise = rounds.counts[BEGUN] + number // rounds.n_trees, 0.0
+    tree.keys[0] = tree_key(rounds.key_states[1], iteration, first)
+    for k in range(_width(state)):
+        largest_g, largest_h = rounds.largest[0, first + k], rounds.largest[1, first + k]
+        if not (np.isfinite(largest_g) and np.isfinite(largest_h)):
+            return False
+        scale_g, scale_h, own_noise = scales_by(rounds.rule, largest_g, largest_h)
+        tree.scales[0, k], tree.scales[1, k] = scale_g, scale_h
+        tree.units[2 * k], tree.units[2 * k + 1] = units_of(scale_g, scale_h, rounds.rule.scale_w)
+        noise += own_noise
+        tree.keys[1 + k] = tree_key(rounds.key_states[0], iteration, first + k)
     tree.numbers[LEAST_GAIN] = least_gain(rounds.gamma, noise)
-    _, leaf_scale, _ = scales_by(rounds.leaf_rule, largest_g, largest_h)
-    _, leaf_unit = units_of(scale_g, leaf_scale, rounds.rule.scale_w)
+    _, leaf_scale, _ = scales_by(rounds.leaf_rule, rounds.largest[0, first], rounds.largest[1, first])
+    _, leaf_unit = units_of(tree.scales[0, 0], leaf_scale, rounds.rule.scale_w)
     tree.numbers[LEAF_SCALE_H], tree.numbers[LEAF_UNIT_H] = leaf_scale, leaf_unit
-    iteration = rounds.counts[BEGUN] + number // rounds.n_outputs
     tree.numbers[LEARNING_RATE] = rounds.learning_rates[iteration - rounds.first]
-    for k in range(2):
-        tree.keys[k] = tree_key(rounds.key_states[k], iteration, output)
     return True
 
 
@@ -624,21 +664,22 @@ def _start(state: Growing) -> None:
     for chunk in range(len(chunks.begins) - 1):
         nodes.segments[0, chunk, 0] = nodes.segments[0, chunk, 1] = chunks.begins[chunk]
     for r in range(len(ranges)):
-        drawn[r, 3] = nodes.segments[0, ranges[r, 0], 1] - chunks.begins[ranges[r, 0]]
+        drawn[r, 1] = nodes.segments[0, ranges[r, 0], 1] - chunks.begins[ranges[r, 0]]
         nodes.segments[0, ranges[r, 0], 1] += drawn[r, 0]
     at, absent = -1, 0
     for r in range(len(ranges)):  # ranges of a chunk follow each other
         if ranges[r, 0] != at:
             at = ranges[r, 0]
             absent = nodes.segments[0, at, 1] - chunks.begins[at]
-        drawn[r, 4] = absent
+        drawn[r, 2] = absent
         absent += ranges[r, 2] - ranges[r, 1] - drawn[r, 0]
-    run(state.team, _threads_for(state.rules, 4 * n_rows), state.parts[QUANTIZE], state)
+    run(state.team, _threads_for(state.rules, 4 * n_rows * _width(state)), state.parts[QUANTIZE], state)
     nodes.parent[0], nodes.depth[0] = -1, 0
-    nodes.sums[0, 0] = nodes.sums[0, 1] = nodes.n_rows[0] = 0
+    nodes.sums[0, :] = 0
+    nodes.n_rows[0] = 0
     for r in range(len(ranges)):
-        nodes.sums[0, 0] += drawn[r, 1]
-        nodes.sums[0, 1] += drawn[r, 2]
+        for k in range(nodes.sums.shape[1]):
+            nodes.sums[0, k] += drawn[r, 3 + k]
         nodes.n_rows[0] += drawn[r, 0]
     nodes.n_total[0] = state.meeting.n_rows if _meets(state) else nodes.n_rows[0]  # at most, until engines have met
     nodes.bounds[0, 0], nodes.bounds[0, 1] = -np.inf, np.inf
@@ -656,9 +697,19 @@ def _make_leaf(nodes: Nodes, node: int) -> None:
 @uncounted()
 def _opens(state: Growing, node: int) -> bool:
     """Whether a node's best split is worth finding, as far as its depth and weight tell."""
-    nodes, rules = state.nodes, state.rules
-    heavy = np.float64(nodes.sums[node, 1]) * state.tree.numbers[UNIT_H] >= rules.regular.least_h
+    nodes, rules, heavy = state.nodes, state.rules, False
+    for k in range(1, nodes.sums.shape[1], 2):
+        heavy = heavy or np.float64(nodes.sums[node, k]) * state.tree.units[k] >= rules.regular.least_h
     return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
+
+
+@uncounted()
+def _weight(state: Growing, node: int) -> float:
+    """Return the hessians of a node, of all outputs together."""
+    sums, total = state.nodes.sums, 0.0
+    for k in range(1, sums.shape[1], 2):
+        total += np.float64(sums[node, k]) * state.tree.units[k]
+    return total
 
 
 @uncounted()
@@ -768,9 +819,8 @@ def _choose(state: Growing) -> int:
 @uncounted()
 def _split(state: Growing, node: int, left: int) -> None:
     """Make a node's children by the best split that was found."""
-    nodes, tree, regular, found = state.nodes, state.tree, state.rules.regular, state.nodes.found
+    nodes, found = state.nodes, state.nodes.found
     feature, split_bin = found.feature[node], found.split_bin[node]
-    low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
     nodes.left[node], nodes.feature[node], nodes.split_bin[node] = left, feature, split_bin
     nodes.default_left[node] = found.default_left[node]
     _copy_set(found.right_bins, node, nodes.right_bins, node)
@@ -778,11 +828,29 @@ def _split(state: Growing, node: int, left: int) -> None:
         child = left + side
         _make_leaf(nodes, child)
         nodes.parent[child], nodes.depth[child], nodes.n_rows[child] = node, nodes.depth[node] + 1, 0
-        nodes.bounds[child, 0], nodes.bounds[child, 1] = low, high
-        for s in range(2):
+        nodes.bounds[child, 0], nodes.bounds[child, 1] = nodes.bounds[node, 0], nodes.bounds[node, 1]
+        for s in range(nodes.sums.shape[1]):
             of_left = found.left[node, s]
             nodes.sums[child, s] = of_left if side == 0 else nodes.sums[node, s] - of_left
-    unit_g, unit_h = tree.numbers[UNIT_G], tree.numbers[UNIT_H]
+    _gain_of_split(state, node, left, nodes.value)
+
+
+@uncounted()
+def _gain_of_split(state: Growing, node: int, left: int, value: Float32) -> None:
+    """Write the gain of a node's split, and bounds of its children's values; `value` is `Nodes.value`."""
+    nodes, units, regular = state.nodes, state.tree.units, state.rules.regular
+    if value.ndim == 1:
+        _bound_children(state, node, left)
+    else:
+        nodes.gain[node] = gain_of_vectors(nodes.sums[node], nodes.sums[left], units, regular)
+
+
+@uncounted()
+def _bound_children(state: Growing, node: int, left: int) -> None:
+    """Do that of a tree of one output."""
+    nodes, regular, feature = state.nodes, state.rules.regular, state.nodes.feature[node]
+    unit_g, unit_h = state.tree.units[0], state.tree.units[1]
+    low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
     lg, lh = nodes.sums[left, 0] * unit_g, nodes.sums[left, 1] * unit_h
     rg, rh = nodes.sums[left + 1, 0] * unit_g, nodes.sums[left + 1, 1] * unit_h
     left_weight, right_weight = leaf_weight(lg, lh, regular, low, high), leaf_weight(rg, rh, regular, low, high)
@@ -794,7 +862,7 @@ def _split(state: Growing, node: int, left: int) -> None:
     direction = regular.monotone[feature]
     if direction == 0:
         return
-    if split_bin == state.chunks.n_bins[feature] - 1:  # present against missing: either may be the higher
+    if nodes.split_bin[node] == state.chunks.n_bins[feature] - 1:  # present against missing: either may be the higher
         rise = right_weight - left_weight
         direction = 1 if rise > 0 else (-1 if rise < 0 else 0)
     middle = (left_weight + right_weight) / 2
@@ -825,7 +893,7 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
         if not (opens_left or opens_right):
             _give_back(state, node)
             continue
-        lighter = left if nodes.sums[left, 1] <= nodes.sums[left + 1, 1] else left + 1
+        lighter = left if _weight(state, left) <= _weight(state, left + 1) else left + 1
         heavier = 2 * left + 1 - lighter
         derives = opens_left if heavier == left else opens_right
         words = nodes.n_total[node] <= WORD_ROWS
@@ -853,15 +921,15 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
 def _plan_rows(state: Growing) -> int:
     """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
     chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
-    n_features, n_chosen, total = len(chunks.bins.offsets) - 1, counts[CHOSEN], 0
+    n_chosen, total, of_row = counts[CHOSEN], 0, _row_ns((len(chunks.bins.offsets) - 1) * _width(state))
     for i in range(n_chosen):
         total += nodes.n_rows[step.chosen[i]]
-    nanoseconds = total * _row_ns(n_features)
+    nanoseconds = total * of_row
     n_threads = _threads_for(state.rules, nanoseconds)
-    block = max(_least_block(state.pool.words.shape[1], _row_ns(n_features)), -(-total // (2 * n_threads)))
+    block = max(_least_block(state.pool.words.shape[1], of_row), -(-total // (2 * n_threads)))
     counts[BLOCK] = block
     n_tasks = n_pieces = n_groups = n_small = in_group = 0
-    least = max(1, GROUP_NS // _row_ns(n_features))  # rows of a group of small nodes
+    least = max(1, GROUP_NS // of_row)  # rows of a group of small nodes
     step.groups[0] = 0
     for i in range(n_chosen):
         node = step.chosen[i]
@@ -1362,9 +1430,9 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
 
 @uncounted()
 def _totals(state: Growing, node: int) -> NodeTotals:
-    nodes, numbers = state.nodes, state.tree.numbers
+    nodes, units = state.nodes, state.tree.units
     return NodeTotals(
-        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), numbers[UNIT_G], numbers[UNIT_H],
+        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), units[0], units[1],
         nodes.bounds[node, 0], nodes.bounds[node, 1],
     )  # fmt: skip
 
@@ -1398,15 +1466,14 @@ def _usable(state: Growing, node: int) -> UInt8:
 def _search(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
     nodes, pool, step = state.nodes, state.pool, state.step
-    slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
-    room = BinGains(step.prefix[thread], step.gains[thread], step.order[thread])
+    parts, offsets, width = step.counts[RANGES], state.chunks.bins.offsets, _width(state)
     while True:
         task = next_task(state.team)
         place, part = task // parts, task % parts
         if place >= step.counts[CHOSEN]:
             return
         features = _features(state, part)
-        _join(state, place, offsets[features[0]], offsets[features[1]])
+        _join(state, place, offsets[features[0]] * width, offsets[features[1]] * width)
         for side in range(2):
             child = step.built[place] if side == 0 else step.derived[place]
             row = 2 * task + side
@@ -1414,20 +1481,33 @@ def _search(state: Growing, thread: int) -> None:
             if child < 0 or not _opens(state, child):
                 continue
             searched = FeatureRange(_usable(state, child), features[0], features[1])
-            totals, regular = _totals(state, child), state.rules.regular
             if nodes.in_words[child]:
-                own = pool.words[nodes.place[child]]
-                best_of_node(own, slots, searched, totals, regular, room, step.results, row)
+                _search_node(state, thread, child, pool.words[nodes.place[child]], searched, row, nodes.value)
             else:
-                pairs = pool.pairs[nodes.place[child]]
-                best_of_node(pairs, slots, searched, totals, regular, room, step.results, row)
+                _search_node(state, thread, child, pool.pairs[nodes.place[child]], searched, row, nodes.value)
+
+
+@uncounted()
+def _search_node(
+    state: Growing, thread: int, node: int, own: Int64, searched: FeatureRange, row: int, value: Float32
+) -> None:  # fmt: skip
+    """Write a node's best split among some features to a row of `results`; `own` is its histogram, `value` is
+    `Nodes.value`."""
+    step, slots, regular = state.step, _slots(state), state.rules.regular
+    room = BinGains(step.prefix[thread], step.gains[thread], step.order[thread])
+    if value.ndim == 1:
+        best_of_node(own, slots, searched, _totals(state, node), regular, room, step.results, row)
+    else:
+        totals = VectorTotals(state.nodes.sums[node], state.tree.units)
+        best_of_vectors(own, slots, searched, totals, regular, VectorGains(room, step.level[thread]), step.results, row)
 
 
 @uncounted()
 def _copy_split(source: SplitTable, i: int, into: SplitTable, j: int) -> None:
     into.gain[j], into.feature[j], into.split_bin[j] = source.gain[i], source.feature[i], source.split_bin[i]
     into.default_left[j] = source.default_left[i]
-    into.left[j, 0], into.left[j, 1] = source.left[i, 0], source.left[i, 1]
+    for k in range(source.left.shape[1]):
+        into.left[j, k] = source.left[i, k]
     _copy_set(source.right_bins, i, into.right_bins, j)
 
 
@@ -1487,7 +1567,7 @@ def _search_level(state: Growing, thread: int) -> None:
 @uncounted()
 def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) -> CodeOrder:
     """Return the order of a feature's codes by the rows of all nodes of a level; `sums` is memory, shape (2, bins)."""
-    nodes, pool, step, numbers = state.nodes, state.pool, state.step, state.tree.numbers
+    nodes, pool, step = state.nodes, state.pool, state.step
     begin, n = state.chunks.bins.offsets[feature], state.chunks.n_bins[feature]
     sums[0, :n] = 0.0
     sums[1, :n] = 0.0
@@ -1498,7 +1578,7 @@ def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) ->
             add_codes(pool.words[place, begin:], n, totals, room, sums)
         else:
             add_codes(pool.pairs[place, begin:], n, totals, room, sums)
-    units = (numbers[UNIT_G], numbers[UNIT_H])
+    units = (state.tree.units[0], state.tree.units[1])
     return order_codes(sums, n - 1, units, state.rules.regular, room.gains[0], room.order)
 
 
@@ -1561,7 +1641,7 @@ def _find(state: Growing, thread: int) -> None:
     _count_rows(state)
     low, high = _share(state, meeting.rank)
     n_features = max(1, meeting.shares[meeting.rank + 1] - meeting.shares[meeting.rank])
-    n_threads = _threads_for(rules, counts[OPENED] * (high - low))
+    n_threads = _threads_for(rules, counts[OPENED] * (high - low) * _width(state))
     if rules.policy == SYMMETRIC:
         counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
         run(state.team, n_threads, state.parts[SEARCH_LEVEL], state)
@@ -1594,14 +1674,25 @@ def _saturated(value: float) -> np.float32:
 
 
 @uncounted()
+def _value_node(state: Growing, node: int, value: Float32) -> None:
+    """Write what a node adds; `value` is `Nodes.value`."""
+    sums, bounds, units = state.nodes.sums[node], state.nodes.bounds[node], state.tree.units
+    regular, learning_rate = state.rules.leaves, state.tree.numbers[LEARNING_RATE]
+    if value.ndim == 1:
+        weight = leaf_weight(sums[0] * units[0], sums[1] * units[1], regular, bounds[0], bounds[1])
+        value[node] = _saturated(weight * learning_rate)
+    else:
+        for k in range(value.shape[1]):
+            g, h = sums[2 * k] * units[2 * k], sums[2 * k + 1] * units[2 * k + 1]
+            value[node, k] = _saturated(leaf_weight(g, h, regular, -np.inf, np.inf) * learning_rate)
+
+
+@uncounted()
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
-    nodes, numbers, regular = state.nodes, state.tree.numbers, state.rules.leaves
-    unit_g, unit_h, learning_rate = numbers[UNIT_G], numbers[UNIT_H], numbers[LEARNING_RATE]
+    nodes = state.nodes
     for node in range(state.step.counts[SIZE]):
-        g, h = nodes.sums[node, 0] * unit_g, nodes.sums[node, 1] * unit_h
-        value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * learning_rate
-        nodes.value[node] = _saturated(value)
+        _value_node(state, node, nodes.value)
         state.step.walked[node], state.step.defaults[node] = nodes.left[node] + 1, nodes.default_left[node] != 0
 
 
@@ -1708,38 +1799,71 @@ def _over_absent(state: Growing, work: LeafWork) -> None:
 @uncounted()
 def _walk_absent(state: Growing, chunk: int, first: int, last: int) -> None:
     """Add the leaves' values to the margins of some rows that were not drawn."""
-    chunks, nodes, step, size = state.chunks, state.nodes, state.step, state.step.counts[SIZE]
+    nodes, step, size = state.nodes, state.step, state.step.counts[SIZE]
     tree = TreeArrays(
         nodes.left[:size], step.walked[:size], nodes.feature[:size], nodes.split_bin[:size], step.defaults[:size],
         nodes.value[:size], nodes.right_bins[:size],
     )  # fmt: skip
-    walk(_by_row(chunks, chunk), tree, chunks.rows.order, first, last, _margin(state, chunk))
+    _walk_rows(state, chunk, tree, first, last, nodes.value, _flat_margin(state, chunk))
+
+
+@uncounted()
+def _walk_rows(
+    state: Growing, chunk: int, tree: TreeArrays, first: int, last: int, value: Float32, flat: Float32
+) -> None:  # fmt: skip
+    """Do that with a tree; `value` is `Nodes.value`, and `flat` has the margins of all outputs."""
+    chunks, order, n_outputs = state.chunks, state.chunks.rows.order, state.rounds.n_outputs
+    if value.ndim == 1:
+        walk(_by_row(chunks, chunk), tree, order, first, last, flat[_output(state) :: n_outputs])
+    else:
+        margin = flat.reshape(len(flat) // n_outputs, n_outputs)
+        walk(_by_row(chunks, chunk), tree, order, first, last, margin)
+
+
+@njit(inline="always")
+def _flat_margin(state: Growing, chunk: int) -> Float32:
+    """Return the margins of a chunk's rows in all outputs, one row after the other."""
+    rounds, n_rows = state.rounds, _n_rows(state.chunks, chunk)
+    flat: Float32 = array_at(rounds.margin[chunk], state.step.one, n_rows * rounds.n_outputs)
+    return flat
 
 
 @njit(inline="always")
 def _margin(state: Growing, chunk: int) -> Float32:
-    """Return the margins of a chunk's rows, in the output of the tree."""
-    rounds, begins = state.rounds, state.chunks.begins
-    margin = array_at(rounds.margin[chunk], state.step.one, (begins[chunk + 1] - begins[chunk]) * rounds.n_outputs)
-    of_output: Float32 = margin[_output(state) :: rounds.n_outputs]
+    """Return the margins of a chunk's rows, in the one output of the tree."""
+    of_output: Float32 = _flat_margin(state, chunk)[_output(state) :: state.rounds.n_outputs]
     return of_output
 
 
 @uncounted()
 def _add_values(state: Growing, node: int, chunk: int, first: int, last: int) -> None:
     """Add a leaf's value to the margins of some of its rows; or the children's, where they are yet to be divided."""
-    nodes, order, margin = state.nodes, state.chunks.rows.order, _margin(state, chunk)
-    left = nodes.left[node]
+    _add_to_margins(state, node, chunk, first, last, state.nodes.value, _flat_margin(state, chunk))
+
+
+@uncounted()
+def _add_to_margins(
+    state: Growing, node: int, chunk: int, first: int, last: int, value: Float32, flat: Float32
+) -> None:  # fmt: skip
+    """Do that; `value` is `Nodes.value`, and `flat` has the margins of all outputs."""
+    n_outputs = state.rounds.n_outputs
+    if value.ndim == 1:
+        _add_to(state, node, chunk, first, last, value, flat[_output(state) :: n_outputs])
+    else:
+        _add_to(state, node, chunk, first, last, value, flat.reshape(len(flat) // n_outputs, n_outputs))
+
+
+@uncounted()
+def _add_to(state: Growing, node: int, chunk: int, first: int, last: int, value: Float32, margin: Float32) -> None:
+    order, left = state.chunks.rows.order, state.nodes.left[node]
     if left < 0:
-        value = nodes.value[node]
         for i in range(first, last):
-            margin[order[i]] += value
+            add_value(margin, order[i], value, node)
         return
-    bins, split = _by_column(state.chunks, chunk), _split_of(nodes, node)
-    of_left, of_right = nodes.value[left], nodes.value[left + 1]
+    bins, split = _by_column(state.chunks, chunk), _split_of(state.nodes, node)
     for i in range(first, last):
         row = order[i]
-        margin[row] += of_left if goes_left(bins, np.uint64(row), split) else of_right
+        add_value(margin, row, value, left if goes_left(bins, np.uint64(row), split) else left + 1)
 
 
 # Leaves that are written down for each row: to sum up what splits were not searched on, and to fit models.
@@ -1800,7 +1924,7 @@ def _equations(state: Growing, thread: int) -> None:
         chunk, rows = _range_of(state, r)
         leaf = models.leaf[chunks.begins[chunk] :]
         into = Equations(models.feature, leaf, models.x[thread], models.sums[thread])
-        gradients, quanta = _gradients(state, chunk, False), _quanta(state, LEAF_SCALE_H)
+        gradients, quanta = _gradients(state, chunk, False), _quanta(state, state.tree.numbers[LEAF_SCALE_H])
         add_rows(_by_row(chunks, chunk), _positions(state), into, gradients, quanta, rows)
 
 
@@ -1809,7 +1933,7 @@ def _add_leaves(state: Growing, thread: int) -> None:
     """Add g and h of the rows that grew the tree to those of their leaves."""
     chunks, models, numbers, keys = state.chunks, state.models, state.tree.numbers, state.tree.keys
     quanta = OutputQuanta(
-        numbers[SCALE_G : SCALE_G + 1], numbers[LEAF_SCALE_H : LEAF_SCALE_H + 1], state.rounds.rule.scale_w, keys[:1]
+        state.tree.scales[0], numbers[LEAF_SCALE_H : LEAF_SCALE_H + 1], state.rounds.rule.scale_w, keys[1:]
     )  # fmt: skip
     while True:
         r = next_task(state.team)
@@ -1826,8 +1950,8 @@ def _refit(state: Growing, thread: int) -> None:
     """Give all nodes the sums of their rows' hessians, in place of those that splits were searched on, and the gains
     that these make of their splits."""
     nodes, numbers, regular, of_leaves = state.nodes, state.tree.numbers, state.rules.leaves, state.models.leaf_sums[0]
-    numbers[UNIT_H] = numbers[LEAF_UNIT_H]
-    units = numbers[UNIT_G], numbers[UNIT_H]
+    state.tree.units[1] = numbers[LEAF_UNIT_H]
+    units = state.tree.units[0], state.tree.units[1]
     for node in range(state.step.counts[SIZE] - 1, -1, -1):  # children come after their parents
         left = nodes.left[node]
         if left < 0:
@@ -1919,9 +2043,8 @@ def _find_terms(state: Growing, thread: int) -> None:
 def _fit_leaves(state: Growing, thread: int) -> None:
     """Find the slopes of all leaves, once their equations are summed up."""
     models, nodes, numbers, sums = state.models, state.nodes, state.tree.numbers, state.models.sums
-    rule = Ridge(
-        numbers[UNIT_G], numbers[UNIT_H], models.ridge, state.rules.leaves.least_h, numbers[LEARNING_RATE]
-    )  # fmt: skip
+    units = state.tree.units
+    rule = Ridge(units[0], units[1], models.ridge, state.rules.leaves.least_h, numbers[LEARNING_RATE])
     for node in range(state.step.counts[SIZE]):
         if nodes.left[node] >= 0:
             models.feature[node] = -1
@@ -2117,11 +2240,21 @@ def _threshold(rounds: Rounds, feature: int, split_bin: int) -> np.float32:
     return rounds.cuts[place] if place < rounds.cut_offsets[feature + 1] else np.float32(LARGEST)
 
 
+@uncounted()
+def _write_value(value: Float32, node: int, into: Float32, at: int) -> None:
+    """Append what a node adds to the log; `value` is `Nodes.value`."""
+    if value.ndim == 1:
+        into[at] = value[node]
+    else:
+        for k in range(value.shape[1]):
+            into[at, k] = value[node, k]
+
+
 @part
 def _write_log(state: Growing, thread: int) -> None:
     """Append the tree to the log, which has room for it."""
     nodes, rounds, log = state.nodes, state.rounds, state.rounds.log
-    counts, size, unit_h = rounds.counts, state.step.counts[SIZE], state.tree.numbers[UNIT_H]
+    counts, size = rounds.counts, state.step.counts[SIZE]
     for node in range(size):
         at, left = counts[LOGGED] + node, nodes.left[node]
         feature, split_bin = nodes.feature[node], nodes.split_bin[node]
@@ -2130,8 +2263,9 @@ def _write_log(state: Growing, thread: int) -> None:
         log.feature[at], log.split_bin[at], log.default_left[at] = feature, split_bin, nodes.default_left[node] != 0
         log.threshold[at] = _threshold(rounds, feature, split_bin) if is_inner else np.float32(0)
         log.gain[at] = _saturated(nodes.gain[node]) if is_inner else np.float32(0)
-        log.cover[at] = _saturated(np.float64(nodes.sums[node, 1]) * unit_h)
-        log.value[at] = nodes.value[node]
+        _write_value(nodes.value, node, log.value, at)
+        for k in range(log.hessian.shape[1]):
+            log.hessian[at, k] = np.float64(nodes.sums[node, 2 * k + 1]) * state.tree.units[2 * k + 1]
         _copy_set(nodes.right_bins, node, log.right_bins, at)
         for k in range(log.term.shape[1]):
             log.term[at, k], log.slope[at, k] = state.models.feature[node, k], state.models.slope[node, k]

@@ -166,11 +166,12 @@ def _add_pairs(words: Int64, at: np.uint64, into: Int64) -> None:
 
 @njit(nogil=True)
 def dense_vectors(bins: DenseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64) -> None:
-    """`dense_rows` of several outputs, whose sums lie side by side in each slot."""
+    """`dense_rows` of several outputs, whose sums lie side by side in each slot; behind what is spilled, `scratch` has
+    an entry for each."""
     flat, stride, offsets, blocks = bins.symbols, np.uint64(bins.row_stride), bins.offsets, bins.blocks
     order, pairs = rows.order, rows.pairs
     width = pairs.shape[1]
-    words, step = np.empty(width, np.int64), np.uint64(width)
+    words, step = scratch[len(scratch) - width :], np.uint64(width)
     n_features = len(bins.n_bins)
     if into.ndim == 2 and (end - begin) * 2 < offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
@@ -197,10 +198,10 @@ def dense_vectors(bins: DenseBins, rows: RowOrder, begin: int, end: int, scratch
 
 
 @njit(nogil=True)
-def sparse_vectors(bins: SparseBins, rows: RowOrder, begin: int, end: int, into: Int64) -> None:
-    """`sparse_rows` of several outputs."""
+def sparse_vectors(bins: SparseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64) -> None:
+    """`sparse_rows` of several outputs, for each of which `scratch` ends with an entry."""
     indptr, slots, order, pairs = bins.indptr, bins.slots, rows.order, rows.pairs
-    words, step = np.empty(pairs.shape[1], np.int64), np.uint64(pairs.shape[1])
+    words, step = scratch[len(scratch) - pairs.shape[1] :], np.uint64(pairs.shape[1])
     for i in range(begin, end):
         row = np.uint64(order[i])
         _load(pairs, row, words)
@@ -301,16 +302,24 @@ def sparse_rows(bins: SparseBins, rows: RowOrder, begin: int, end: int, into: In
             into[slot, 1] += h
 
 
-def _scratch(bins: DenseBins | SparseBins, into: Int64) -> Int64:
-    """Return cleared room for the packed sums of a block of features, where rows are spilled from there."""
+def _scratch(bins: DenseBins | SparseBins, into: Int64, pairs: Pairs) -> Int64:
+    """Return cleared room for the packed sums of a block of features, where rows are spilled from there, and for those
+    of a row's outputs, where there are several."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(_scratch, inline="always", strict=False)
-def _typed_scratch(bins: types.NamedTuple, into: types.Array) -> Callable[[DenseBins, Int64], Int64]:
-    if bins.instance_class is DenseBins and into.ndim > 2:
-        return lambda bins, into: np.zeros(bins.scratch_entries, np.int64)
-    return lambda bins, into: np.zeros(0, np.int64)
+def _typed_scratch(
+    bins: types.NamedTuple, into: types.Array, pairs: types.Array
+) -> Callable[[DenseBins, Int64, Pairs], Int64]:
+    packs_first = bins.instance_class is DenseBins and into.ndim > 2
+    if packs_first and pairs.ndim > 1:
+        return lambda bins, into, pairs: np.zeros(bins.scratch_entries + pairs.shape[1], np.int64)
+    if packs_first:
+        return lambda bins, into, pairs: np.zeros(bins.scratch_entries, np.int64)
+    if pairs.ndim > 1:
+        return lambda bins, into, pairs: np.zeros(pairs.shape[1], np.int64)
+    return lambda bins, into, pairs: np.zeros(0, np.int64)
 
 
 def _add_rows(
@@ -331,7 +340,7 @@ def _typed_add_rows(
             return lambda bins, rows, begin, end, scratch, into: dense_vectors(bins, rows, begin, end, scratch, into)
         return lambda bins, rows, begin, end, scratch, into: dense_rows(bins, rows, begin, end, scratch, into)
     if several:
-        return lambda bins, rows, begin, end, scratch, into: sparse_vectors(bins, rows, begin, end, into)
+        return lambda bins, rows, begin, end, scratch, into: sparse_vectors(bins, rows, begin, end, scratch, into)
     return lambda bins, rows, begin, end, scratch, into: sparse_rows(bins, rows, begin, end, into)
 
 
@@ -353,7 +362,7 @@ def add_segments(bins: DenseBins | SparseBins, rows: RowOrder, stretch: Stretch,
     edge_node = -1
     position = 0
     total = _total(segments)
-    scratch = _scratch(bins, out)
+    scratch = _scratch(bins, out, rows.pairs)
     for node in range(len(segments)):
         begin, end = segments[node, 0], segments[node, 1]
         into = out[sums.places[node]]

@@ -126,6 +126,22 @@ def _carry(pairs: Pairs, spare: Pairs, i: int | np.uint64, place: int | np.uint6
 
 
 @njit(nogil=True)
+def _carry_both(
+    pairs: Pairs, i: int | np.uint64, lefts: Pairs, left: np.uint64, rights: Pairs, right: np.uint64
+) -> None:  # fmt: skip
+    """Copy a row's pair to both of its places, as `_carry` does."""
+    if pairs.ndim == 1:
+        lefts[left] = rights[right] = pairs[i]
+
+
+@njit(nogil=True)
+def _copy_pair(pairs: Pairs, i: np.uint64, into: Pairs, place: np.uint64) -> None:
+    """Copy a row's pair, as `_carry` does."""
+    if pairs.ndim == 1:
+        into[place] = pairs[i]
+
+
+@njit(nogil=True)
 def _bring_back(
     values: UInt32 | Pairs, spare: UInt32 | Pairs, place: np.uint64, begin: np.uint64, end: np.uint64
 ) -> None:
@@ -137,7 +153,7 @@ def _bring_back(
 
 
 @njit(nogil=True)
-def _add_value(margin: Float32, row: np.uint64, value: Float32, node: int | np.uint64) -> None:
+def add_value(margin: Float32, row: np.uint64, value: Float32, node: int | np.uint64) -> None:
     """Add a node's value, or its values of all outputs, to a row's margin."""
     if margin.ndim == 1:
         margin[row] += value[node]
@@ -300,10 +316,10 @@ def divide(
     for i in range(first, last):
         if i + np.uint64(AHEAD) < last:
             _ask_for(bins, np.uint64(order[i + np.uint64(AHEAD)]), split.feature)
-        row, pair = order[i], pairs[i]
+        row = order[i]
         is_left = np.uint64(goes_left(bins, np.uint64(row), split))
+        _carry_both(pairs, i, left_pairs, left, right_pairs, right - one)  # before another may be written over i
         left_order[left] = right_order[right - one] = row  # the place that is wrong is written again
-        left_pairs[left] = right_pairs[right - one] = pair
         left += is_left
         right -= one - is_left
     return np.int64(left - first)
@@ -318,10 +334,12 @@ def put_back(
     first, middle, last = np.uint64(begin), np.uint64(begin + n_left), np.uint64(end)
     into = np.uint64(to_left)
     for i in range(middle - first):
-        to_order[into + i], to_pairs[into + i] = order[first + i], pairs[first + i]
+        to_order[into + i] = order[first + i]
+        _copy_pair(pairs, first + i, to_pairs, into + i)
     into, last = np.uint64(to_right), last - np.uint64(1)
     for i in range(np.uint64(end) - middle):
-        to_order[into + i], to_pairs[into + i] = order[last - i], pairs[last - i]
+        to_order[into + i] = order[last - i]
+        _copy_pair(pairs, last - i, to_pairs, into + i)
 
 
 @njit(cache=True, nogil=True)
@@ -342,7 +360,7 @@ def add_leaf_values(order: UInt32, segments: Int64, values: Float32, margin: Flo
     """
     for s in range(len(segments)):
         for i in range(segments[s, 0], segments[s, 1]):
-            _add_value(margin, order[i], values, s)
+            add_value(margin, order[i], values, s)
 
 
 @njit(cache=True, nogil=True)
@@ -389,16 +407,16 @@ def walk_dense(bins: DenseBins, tree: TreeArrays, rows: UInt32, first: int, last
             to_d = step(d, at_d)
             moved = ((to_a ^ at_a) | (to_b ^ at_b) | (to_c ^ at_c) | (to_d ^ at_d)) != root
             at_a, at_b, at_c, at_d = to_a, to_b, to_c, to_d
-        _add_value(margin, rows[i], value, at_a)
-        _add_value(margin, rows[i + 1], value, at_b)
-        _add_value(margin, rows[i + 2], value, at_c)
-        _add_value(margin, rows[i + 3], value, at_d)
+        add_value(margin, rows[i], value, at_a)
+        add_value(margin, rows[i + 1], value, at_b)
+        add_value(margin, rows[i + 2], value, at_c)
+        add_value(margin, rows[i + 3], value, at_d)
         i += 4
     while i < last:
         base, node = np.uint64(rows[i]) * stride, root
         while left_child[node] >= 0:
             node = step(base, node)
-        _add_value(margin, rows[i], value, node)
+        add_value(margin, rows[i], value, node)
         i += 1
 
 
@@ -418,7 +436,7 @@ def walk_sparse(bins: SparseBins, tree: TreeArrays, rows: UInt32, first: int, la
             if split_bin[node] == BY_SET and symbol >= 0:
                 left = not in_set(tree.right_bins, node, symbol)
             node = left_child[node] if left else right_child[node]
-        _add_value(margin, row, value, node)
+        add_value(margin, row, value, node)
 
 
 def walk(

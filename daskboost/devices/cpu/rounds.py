@@ -81,8 +81,8 @@ def _counts_of(grove: Grove, room: int) -> Int64:
 
 @uncounted()
 def _trees_of_round(grove: Grove) -> int:
-    """Return how many trees a round has: one of each output."""
-    return int(grove.rounds.largest.shape[1])
+    """Return how many trees a round has."""
+    return int(grove.rounds.n_trees)
 
 
 @uncounted()

@@ -7,11 +7,14 @@ gains nothing by it. A child in which that is true of all outputs is not worth h
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.split import (
     BinGains,
+    FeatureRange,
     FeatureSlots,
     NodeBatch,
     NodeTotals,
@@ -30,6 +33,23 @@ from daskboost.devices.cpu.split import (
 from daskboost.devices.cpu.split_level import best_in_level
 from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.dtypes import Float64, Int64
+
+
+class VectorTotals(NamedTuple):
+    """Sums of all rows of a node in all outputs."""
+
+    sums: Int64
+    """Integers, shape (2 * outputs,): g, h of one output after the other."""
+    units: Float64
+    """What one quantum of each is worth, shape (2 * outputs,)."""
+
+
+class VectorGains(NamedTuple):
+    """Memory for the bins of a feature, used again from feature to feature."""
+
+    found: BinGains
+    heaviest: Float64
+    """The largest sums of hessians of any output on the left and on the right, shape (2, bins)."""
 
 
 @njit(inline="always")
@@ -51,19 +71,25 @@ def vector_weights(sums: Int64, units: Float64, regular: Regular) -> Float64:
     return out
 
 
+@njit(nogil=True)
+def gain_of_vectors(sums: Int64, left: Int64, units: Float64, regular: Regular) -> float:
+    """Return the gain of a node's own split; `sums` and those of the left child `left`, int64, shape (2 * outputs,)."""
+    children, parent = 0.0, 0.0
+    for k in range(len(units) // 2):
+        i, j = 2 * k, 2 * k + 1
+        lg, lh = left[i] * units[i], left[j] * units[j]
+        rg, rh = (sums[i] - left[i]) * units[i], (sums[j] - left[j]) * units[j]
+        children += _gain(lg, lh, regular) + _gain(rg, rh, regular)
+        parent += _gain(sums[i] * units[i], sums[j] * units[j], regular)
+    return children - parent
+
+
 @njit(cache=True, nogil=True)
 def vector_gains(sums: Int64, left: Int64, units: Float64, regular: Regular) -> Float64:
     """Gains of nodes' own splits; `sums` and those of the left children `left`, int64, shape (nodes, 2 * outputs)."""
     out = np.zeros(len(sums))
     for n in range(len(sums)):
-        children, parent = 0.0, 0.0
-        for k in range(len(units) // 2):
-            i, j = 2 * k, 2 * k + 1
-            lg, lh = left[n, i] * units[i], left[n, j] * units[j]
-            rg, rh = (sums[n, i] - left[n, i]) * units[i], (sums[n, j] - left[n, j]) * units[j]
-            children += _gain(lg, lh, regular) + _gain(rg, rh, regular)
-            parent += _gain(sums[n, i] * units[i], sums[n, j] * units[j], regular)
-        out[n] = children - parent
+        out[n] = gain_of_vectors(sums[n], left[n], units, regular)
     return out
 
 
@@ -132,6 +158,37 @@ def scan_vectors(
     return some_missing
 
 
+@njit(nogil=True)
+def best_of_vectors(
+    own: Int64, slots: FeatureSlots, features: FeatureRange, node: VectorTotals, regular: Regular, room: VectorGains,
+    out: SplitTable, row: int,
+) -> None:  # fmt: skip
+    """`best_of_node` of `split.py` for vectors, with the same ties."""
+    offsets, n_bins, first_slot = slots.offsets, slots.n_bins, slots.first_slot
+    totals, units, found = node.sums, node.units, room.found
+    prefix, width = found.prefix, len(units) // 2
+    parent, best = _parent_gain(totals, units, regular), 0.0
+    for f in range(features.first, features.last):
+        if features.usable[f] == 0:
+            continue
+        histogram = own[(offsets[f] - first_slot) * width :]
+        some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
+        for side in range(2 if some_missing else 1):
+            gains = found.gains[side]
+            top = top_of(gains, n_bins[f]) - parent
+            if not top > best:
+                continue
+            place = 0
+            while gains[place] - parent != top:
+                place += 1
+            best = top
+            out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
+            last = n_bins[f] - 1
+            for i in range(2 * width):
+                missing = totals[i] - prefix[i, last] if side == 1 else 0.0
+                out.left[row, i] = np.int64(prefix[i, place] + missing)
+
+
 @njit(cache=True, nogil=True)
 def best_per_node(
     stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], members: tuple[int, int],
@@ -141,8 +198,7 @@ def best_per_node(
     offsets, n_bins, first_slot = slots.offsets, slots.n_bins, slots.first_slot
     allowed, parents, siblings = nodes.allowed, stack.parents, stack.siblings
     width, most = len(units) // 2, widest(n_bins, features)
-    found, heaviest = empty_gains(width, most), np.empty((2, most))
-    prefix = found.prefix
+    room = VectorGains(empty_gains(width, most), np.empty((2, most)))
     low, high = (offsets[features[0]] - first_slot) * width, (offsets[features[1]] - first_slot) * width
     for n in range(members[0], members[1]):
         row = stack.rows[n]
@@ -151,28 +207,8 @@ def best_per_node(
             subtract(
                 parents[stack.parent_places[n], low:high], siblings[stack.sibling_places[n], low:high], own[low:high]
             )
-        totals = nodes.sums[row]
-        parent = _parent_gain(totals, units, regular)
-        best = 0.0
-        for f in range(features[0], features[1]):
-            if usable[f] == 0:
-                continue
-            histogram = own[(offsets[f] - first_slot) * width :]
-            some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, heaviest)
-            for side in range(2 if some_missing else 1):
-                gains = found.gains[side]
-                top = top_of(gains, n_bins[f]) - parent
-                if not top > best:
-                    continue
-                place = 0
-                while gains[place] - parent != top:
-                    place += 1
-                best = top
-                out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
-                last = n_bins[f] - 1
-                for i in range(2 * width):
-                    missing = totals[i] - prefix[i, last] if side == 1 else 0.0
-                    out.left[row, i] = np.int64(prefix[i, place] + missing)
+        searched = FeatureRange(usable, features[0], features[1])
+        best_of_vectors(own, slots, searched, VectorTotals(nodes.sums[row], units), regular, room, out, row)
 
 
 @njit(cache=True, nogil=True)

@@ -68,6 +68,11 @@ class SlotLayout:
         """Sums in a histogram."""
         return self.n_slots * self.width
 
+    @property
+    def of_leaf(self) -> tuple[int, ...]:
+        """The shape of what a leaf adds, where trees are searched on what values their leaves: a number or a vector."""
+        return (self.width,) if self.width > 1 else ()
+
     @cached_property
     def scratch_entries(self) -> int:
         """Entries of the largest block."""

@@ -199,7 +199,7 @@ class DeviceSymbols:
         for own, to in zip(planes if len(rows) else [], self.planes, strict=False):
             n_planes, from_rows, columns = own.shape
             row_bytes = columns * own.itemsize
-            word_bytes = next(width for width in WORD_BYTES if row_bytes % width == 0)
+            word_bytes = next(size for size in WORD_BYTES if row_bytes % size == 0)
             shift = (row_bytes // word_bytes).bit_length() - 1
             blocks = min(-(-(len(rows) << shift) // THREADS), BLOCKS * runtime.multiprocessors)
             runtime.kernel("take_rows", "take_rows", WORD_BYTES=word_bytes)(
