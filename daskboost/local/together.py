@@ -90,19 +90,29 @@ def _fit_sharing(numbers: Sequence[int], members: Sequence[Member], work: Sequen
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
         at_once = fitting
-    threads = cores.count if gpus else max(1, cores.count // turns)
+    shares = [cores.count] * len(members) if gpus else shares_of(cores.count, len(members), turns)
     results: list[T] = []
     try:
         for begin in range(0, len(members), at_once):
             batch = range(begin, min(begin + at_once, len(members)))
             shared.lockstep = Lockstep(len(batch), turns)
             calls = [
-                partial(work[i], partial(_fit, members[i], threads, shared)) for i in batch
+                partial(work[i], partial(_fit, members[i], shares[i], shared)) for i in batch
             ]
             results += _in_threads(shared.lockstep, calls, [numbers[i] for i in batch])
     finally:
         shared.close()
     return results
+
+
+def shares_of(n_threads: int, n_fits: int, turns: int) -> list[int]:
+    """Return the threads of each fit, where so many at a time have their turn: all threads together, of those that come
+    last too, which may be fewer."""
+    shares: list[int] = []
+    for begin in range(0, n_fits, turns):
+        n = min(turns, n_fits - begin)
+        shares += [max(1, n_threads // n + (k < n_threads % n)) for k in range(n)]
+    return shares
 
 
 def _fit(member: Member, threads: int, shared: SharedViews, report: Report) -> Progress:

@@ -21,6 +21,7 @@ from daskboost import Callback, QuantizedDataset, train, train_many
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, ParameterError, StorageError
+from daskboost.local.together import shares_of
 from daskboost.training.callbacks import RoundInfo
 from daskboost.training.train_many import TrainedModel
 
@@ -283,6 +284,15 @@ def no_threads_left() -> Iterator[None]:
     yield
     started = set(threading.enumerate()) - before
     assert [thread for thread in started if thread.name.startswith("daskboost-")] == []
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ((16, 5, 5), [4, 3, 3, 3, 3]), ((8, 5, 5), [2, 2, 2, 1, 1]), ((4, 5, 4), [1, 1, 1, 1, 4]),
+    ((2, 5, 2), [1, 1, 1, 1, 2]), ((2, 3, 2), [1, 1, 2]), ((1, 3, 1), [1, 1, 1]), ((8, 1, 1), [8]),
+])  # fmt: skip
+def test_fits_that_have_their_turn_together_have_all_threads(given: tuple[int, int, int], wanted: list[int]) -> None:
+    """Threads, fits, and fits at a time."""
+    assert shares_of(*given) == wanted
 
 
 @pytest.mark.usefixtures("no_threads_left")

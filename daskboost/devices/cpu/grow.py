@@ -1019,7 +1019,19 @@ def _place_pieces(state: Growing) -> None:
 @uncounted()
 def _add(state: Growing, thread: int, chunk: int, begin: int, end: int, into: Int64) -> None:
     """Add rows to a histogram, of either form."""
-    _add_rows(_by_row(state.chunks, chunk), state.chunks.rows, begin, end, state.step.scratch[thread], into)
+    _add_pairs(state, thread, chunk, begin, end, into, state.chunks.rows.pairs)
+
+
+@uncounted()
+def _add_pairs(
+    state: Growing, thread: int, chunk: int, begin: int, end: int, into: Int64, pairs: Pairs
+) -> None:  # fmt: skip
+    """Do that, given the pairs of all rows: those of several outputs are in the order of a chunk's rows."""
+    bins, order, scratch = _by_row(state.chunks, chunk), state.chunks.rows.order, state.step.scratch[thread]
+    if pairs.ndim == 1:
+        _add_rows(bins, RowOrder(order, pairs), begin, end, scratch, into)
+    else:
+        _add_rows(bins, RowOrder(order, pairs[state.chunks.begins[chunk] :]), begin, end, scratch, into)
 
 
 @uncounted()
