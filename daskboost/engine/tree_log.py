@@ -17,7 +17,7 @@ from daskboost.tree.set_bins import sets_of_bins
 from daskboost.tree.table import LEAF, TreeTable
 
 LEAST_NODES, LEAST_TREES = 2**13, 2**10
-"""Nodes and trees that there is room for at least: half a megabyte."""
+"""Nodes and trees that there is room for at least: half a megabyte, and 12 bytes for each node and output."""
 
 
 class TreeLog:

@@ -163,7 +163,7 @@ class TreeRoom:
         of_row, set_words, width = row_ns(len(layout.n_bins) * layout.width), self._plan.set_words, layout.width
         least = least_block(layout.n_entries, of_row)
         large = n_rows > least and n > 1
-        form = 2 if n_rows > 2 * WORD_ROWS * threads_worth(n, n_rows * of_row) else 1
+        form = 2 if max(least, n_rows // (2 * threads_worth(n, n_rows * of_row))) >= WORD_ROWS else 1
         return by_reference(Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
             built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 
 from daskboost.devices.cpu.scales import least_gain
 from daskboost.fit import messages as m
@@ -53,7 +55,8 @@ class HostGrower:
         features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, rows.iteration, outputs[0])
         root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
         tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, units_of(start.roundings))
-        least = least_gain(spec.params.gamma, sum(rounding.noise_gain for rounding in start.roundings))
+        noise = reduce(add, (rounding.noise_gain for rounding in start.roundings))  # newer Pythons' `sum` rounds once
+        least = least_gain(spec.params.gamma, noise)
         pending = grow_nodes(self._reduction.search, tree, make_policy(spec.params, least), [0])
         self._reduction.end_tree()
         table, pending = self._leaves.finished(tree, pending, outputs, rows.scales, learning_rate)

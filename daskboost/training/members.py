@@ -36,7 +36,7 @@ AT_ONCE = 2**20
 MUCH_WORSE = 0.05
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
 GAIN = 0.01
-"""Share of the loss by which a further candidate has to be below the best one, on each fold so far and on all: its
+"""Share of the loss by which a further candidate has to be below the best one, on the mean of the folds so far and of all: its
 models may be read by fewer libraries."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
@@ -159,7 +159,8 @@ class _Members:
         `GAIN` on as many of these, whose last one has come as far."""
         n = len(other.trained)
         curve = np.minimum.accumulate(_as_losses(_scores(self.trained[n]), maximize=self.maximize))
-        limits = (n + 1) * _lower((sum(self.losses[:n]) + curve) / (n + 1), GAIN) - sum(other.losses)
+        with np.errstate(invalid="ignore"):  # infinite losses, of metrics that are not known yet
+            limits = (n + 1) * _lower((sum(self.losses[:n]) + curve) / (n + 1), GAIN) - sum(other.losses)
         scores: list[float] = (np.nan_to_num(limits, nan=math.inf) * (-1 if self.maximize else 1)).tolist()
         return scores
 

@@ -160,6 +160,20 @@ def test_trees_are_those_of_the_host_whatever_the_rows(
     assert ours.to_bytes() == theirs.to_bytes()
 
 
+@pytest.mark.parametrize(("case", "n_features"), [("plain", 4), ("vectors", 1)])
+def test_trees_are_those_of_the_host_where_tasks_have_many_rows_for_many_bins(
+    case: str, n_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of fewer than 2**16 rows is not worth a histogram of so many bins, and its sums may outgrow words."""
+    params: Params = {"n_jobs": 2, "max_depth": 3, **(CASES | OF_ONE_ENGINE)[case]}
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200_000, n_features)).astype(np.float32)
+    y = (x[:, 0] + 3 * (x[:, -1] > 0) + rng.normal(size=len(x))).astype(np.float32)
+    with QuantizedDataset.from_dask(x, _label(y, params), max_bin=65_535) as data:
+        ours, theirs = _both(data, params, monkeypatch, n_rounds=2)
+    assert ours.to_bytes() == theirs.to_bytes()
+
+
 @pytest.mark.parametrize(("case", "n_jobs", "least_room"), [
     *(("plain", n_jobs, False) for n_jobs in (1, 2, 19)), *(("drawn by node", n_jobs, False) for n_jobs in (1, 5)),
     *((case, 2, True) for case in ("plain", "samples", "best first", "symmetric", "drawn by node", "interactions")),
