@@ -36,8 +36,8 @@ AT_ONCE = 2**20
 MUCH_WORSE = 0.05
 """Share of the loss by which the first member of much worse parameters is above that of the best ones."""
 GAIN = 0.01
-"""Share of the loss by which a further candidate has to be below the best one, on the mean of the folds so far and of all: its
-models may be read by fewer libraries."""
+"""Share of the loss by which a further candidate has to be below the best one, on the mean of the folds so far and of
+all: its models may be read by fewer libraries."""
 MEMBERS = "members"
 """The model's attribute that says what each member's held-out rows told: JSON, rounds and the last metric's value."""
 HELD_OUT = "held_out"
