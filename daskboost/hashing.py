@@ -63,8 +63,8 @@ def key_state(seed: int, *parts: int) -> int:
     return state
 
 
-def draws(key_: np.uint64, ids: UInt64) -> UInt64:
-    """64 random bits per id."""
+def draws(key_: np.uint64 | UInt64, ids: UInt64) -> UInt64:
+    """64 random bits per id, by one key or by those of an array that fits."""
     return mix(np.atleast_1d(np.asarray(key_ + ids * GOLDEN)))
 
 
@@ -84,5 +84,5 @@ def samples_without_replacement(keys: UInt64, candidates: UInt64, count: int) ->
     """
     if count >= candidates.shape[1]:
         return candidates
-    order = np.argsort(mix(keys[:, None] + candidates * GOLDEN), axis=1, kind="stable")
+    order = np.argsort(draws(keys[:, None], candidates), axis=1, kind="stable")
     return np.sort(np.take_along_axis(candidates, order[:, :count], axis=1), axis=1)

@@ -193,11 +193,8 @@ class FeatureRules:
         self.tree = everything
         """The features that levels draw from, in increasing order."""
         if params.colsample_bytree < 1:
-            keys = self.keys(Purpose.TREE_FEATURES)
-            (self.tree,) = samples_without_replacement(keys, everything[None], self._n_of_tree(everything))
-
-    def _n_of_tree(self, everything: UInt64) -> int:
-        return _n_sampled(self._params.colsample_bytree, len(everything))
+            count = _n_sampled(params.colsample_bytree, len(everything))
+            (self.tree,) = samples_without_replacement(self.keys(Purpose.TREE_FEATURES), everything[None], count)
 
     def keys(self, purpose: Purpose, *parts: UInt64) -> UInt64:
         """The keys of draws of the tree's, of shape (draws,): one for each depth, or depth and node."""

@@ -310,14 +310,26 @@ def take_rows(
 
 
 @njit(nogil=True)
+def _quantize_row(
+    gradients: Gradients, quanta: OutputQuanta, row: int, global_row: np.uint64, pairs: Pairs, sums: Int64
+) -> None:  # fmt: skip
+    """Write a row's pairs of all outputs to its place in `pairs`, and add them to `sums`."""
+    g, h, weight, half = gradients.g, gradients.h, gradients.weight, _half_bits(pairs)
+    for k in range(g.shape[1]):
+        qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
+        pairs[row, k] = (qg << half) | qh
+        sums[2 * k] += qg
+        sums[2 * k + 1] += qh
+
+
+@njit(nogil=True)
 def take_vectors(
     gradients: Gradients, quanta: OutputQuanta, draw: RowDraw, rows: RowRange, into: RowOrder, kept: int, absent: int,
     sums: Int64,
 ) -> None:  # fmt: skip
     """Do what `take_rows` does, of several outputs, whose pairs stay in the order of rows; `sums`, int64 of g and h of
     each output, become those of the range."""
-    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
-    half = _half_bits(pairs)
+    order, pairs = into.order, into.pairs
     sums[:] = 0
     for row in range(rows.begin, rows.end):
         global_row = global_id(rows.first_row, row)
@@ -325,11 +337,7 @@ def take_vectors(
             order[absent] = row
             absent += 1
             continue
-        for k in range(g.shape[1]):
-            qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
-            pairs[row, k] = (qg << half) | qh
-            sums[2 * k] += qg
-            sums[2 * k + 1] += qh
+        _quantize_row(gradients, quanta, row, global_row, pairs, sums)
         order[kept] = row
         kept += 1
 
@@ -343,17 +351,12 @@ def quantize_vectors(
     Pairs stay in the order of rows: a row's are read together, so that moving them with `order` would cost more than
     looking them up. Returns the number of drawn rows; adds their sums to `sums`, int64 of g and h of each output.
     """
-    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
-    first_row, kept, half = rows.first_row, rows.begin, _half_bits(pairs)
+    order, pairs, kept = into.order, into.pairs, rows.begin
     for row in range(rows.begin, rows.end):
-        global_row = global_id(first_row, row)
+        global_row = global_id(rows.first_row, row)
         if not _is_drawn(draw, row, global_row):
             continue
-        for k in range(g.shape[1]):
-            qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
-            pairs[row, k] = (qg << half) | qh
-            sums[2 * k] += qg
-            sums[2 * k + 1] += qh
+        _quantize_row(gradients, quanta, row, global_row, pairs, sums)
         order[kept] = row
         kept += 1
     return kept - rows.begin

@@ -512,6 +512,22 @@ def best_set(
 
 
 @njit(nogil=True)
+def take_better(
+    gains: Float64, n_bins: int, parent: float, best: float, out: SplitTable, row: int, feature: int, side: int
+) -> int:  # fmt: skip
+    """Write a feature's best split, with missing values on one side, to a row of `out` if it gains more than `best`;
+    return its bin, the lowest among equals, or -1 where it does not. Sums of the left are the caller's to write."""
+    top = top_of(gains, n_bins) - parent
+    if not top > best:
+        return -1
+    place = 0
+    while gains[place] - parent != top:
+        place += 1
+    out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, feature, place, side
+    return place
+
+
+@njit(nogil=True)
 def best_of_node(
     own: Int64, slots: FeatureSlots, features: FeatureRange, node: NodeTotals, regular: Regular, room: BinGains,
     out: SplitTable, row: int,
@@ -532,16 +548,10 @@ def best_of_node(
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
-            gains = room.gains[side]
-            top = top_of(gains, n_bins[f]) - parent
-            if not top > best:
+            place = take_better(room.gains[side], n_bins[f], parent, best, out, row, f, side)
+            if place < 0:
                 continue
-            place = 0
-            while gains[place] - parent != top:
-                place += 1
-            best = top
-            out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
-            last = n_bins[f] - 1
+            best, last = out.gain[row], n_bins[f] - 1
             out.left[row, 0] = np.int64(prefix[0, place] + (node.g - prefix[0, last] if side == 1 else 0.0))
             out.left[row, 1] = np.int64(prefix[1, place] + (node.h - prefix[1, last] if side == 1 else 0.0))
 

@@ -27,7 +27,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     soft_square,
     subtract,
-    top_of,
+    take_better,
     widest,
 )
 from daskboost.devices.cpu.split_level import best_in_level
@@ -174,16 +174,10 @@ def best_of_vectors(
         histogram = own[(offsets[f] - first_slot) * width :]
         some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
         for side in range(2 if some_missing else 1):
-            gains = found.gains[side]
-            top = top_of(gains, n_bins[f]) - parent
-            if not top > best:
+            place = take_better(found.gains[side], n_bins[f], parent, best, out, row, f, side)
+            if place < 0:
                 continue
-            place = 0
-            while gains[place] - parent != top:
-                place += 1
-            best = top
-            out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
-            last = n_bins[f] - 1
+            best, last = out.gain[row], n_bins[f] - 1
             for i in range(2 * width):
                 missing = totals[i] - prefix[i, last] if side == 1 else 0.0
                 out.left[row, i] = np.int64(prefix[i, place] + missing)
