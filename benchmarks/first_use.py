@@ -1,11 +1,13 @@
 """What a new process waits for: the imports, and what its first fit costs over the second.
 
     python -m benchmarks.first_use [--device cuda]
+    python -m benchmarks.first_use --defaults [--classes 7] --rows 20000
 
 All is measured in new processes, with a warm disk: the first finds no compiled kernels, as the first use after an
 install does, and the others find those that it has left, whose medians are printed. Bytecode is there, as it is of an
-installed package. The fit is of an estimator, with an area under the curve of an evaluation set in each round. Minutes
-would go into more processes without kernels, of which there is one: run the command again for its scatter.
+installed package. The fit is of an estimator, with an area under the curve of an evaluation set in each round; or at
+the estimator's defaults, which choose among models of several kinds. Minutes would go into more processes without
+kernels, of which there is one: run the command again for its scatter.
 """
 
 from __future__ import annotations
@@ -37,16 +39,22 @@ import numpy
 imported, _ = timed(lambda: __import__("daskboost"))
 with_estimator, kind = timed(estimator)
 from benchmarks.generators import WORKLOADS
-rows, made = {n_rows}, WORKLOADS["higgs"].wide({n_features}).rows({n_rows} + {n_rows} // 4)
+workload = WORKLOADS["higgs"].wide({n_features}) if {classes} == 2 else WORKLOADS["covtype"]
+rows, made = {n_rows}, workload.rows({n_rows} + {n_rows} // 4)
 (x, unseen), (y, label) = ((part[:rows], part[rows:]) for part in made)
 def fit():
+    if {defaults}:
+        return kind(device={device!r}).fit(x, y)
     model = kind(n_estimators={trees}, device={device!r}, eval_metric="auc")
     return model.fit(x, y, eval_set=[(unseen, label)])
 first, _ = timed(fit)
 second, _ = timed(fit)
 third, model = timed(fit)
-(curve,) = (metrics["auc"] for metrics in model.evals_result_.values())
-assert len(curve) == {trees} and curve[-1] > 0.55, "the model learned nothing"
+if {defaults}:
+    assert model.score(unseen, label) > 1.1 * max(numpy.bincount(label.astype(int))) / len(label), "learned nothing"
+else:
+    (curve,) = (metrics["auc"] for metrics in model.evals_result_.values())
+    assert len(curve) == {trees} and curve[-1] > 0.55, "learned nothing"
 print(json.dumps({{
     "import_s": imported, "import_estimator_s": with_estimator, "first_fit_s": first,
     "second_fit_s": min(second, third),
@@ -75,15 +83,21 @@ class Config:
     device: str = "cpu"
     n_rows: int = 150_000
     n_features: int = 30
+    """Those of two classes; rows of seven classes have 54."""
     trees: int = 100
     processes: int = 3
     """New ones that find compiled kernels."""
+    classes: int = 2
+    """Two, or seven."""
+    defaults: bool = False
+    """Whether the estimator chooses the model, without an evaluation set."""
 
 
 def bench_once(config: Config, folder: str) -> dict[str, float]:
     """Seconds of imports, first and second fit in one new process, which keeps its kernels in a folder."""
     code = CHILD.format(
-        n_rows=config.n_rows, n_features=config.n_features, trees=config.trees, device=config.device
+        n_rows=config.n_rows, n_features=config.n_features, trees=config.trees, device=config.device,
+        classes=config.classes, defaults=config.defaults,
     )  # fmt: skip
     start = time.perf_counter()
     measured: dict[str, float] = json.loads(_run(code, folder).splitlines()[-1])
@@ -108,9 +122,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=Config.processes)
     parser.add_argument("--rows", type=int, default=Config.n_rows)
     parser.add_argument("--trees", type=int, default=Config.trees)
+    parser.add_argument("--classes", type=int, choices=(2, 7), default=Config.classes)
+    parser.add_argument("--defaults", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
-    config = Config(given.device, given.rows, trees=given.trees, processes=given.processes)
+    config = Config(
+        given.device, given.rows, trees=given.trees, processes=given.processes, classes=given.classes,
+        defaults=given.defaults,
+    )  # fmt: skip
+    if config.classes > 2 and not config.defaults:
+        parser.error("--classes 7 goes with --defaults: areas under the curve are of two classes")
     with tempfile.TemporaryDirectory() as other:
         if config.device == "cpu":
             _run(IMPORTS, other)

@@ -106,7 +106,7 @@ class CompiledGrower:
         self._chances: Float32 | None = None
         self._is_refused = False
         """Whether gradients of the round after those that have grown are not finite."""
-        self._n_processes, self._parts = threads.count, empty_parts()
+        self._n_processes, self._parts = threads.of_all, empty_parts()
         self._log = TreeLog(spec.search_rules.set_words, spec.recipe.leaf_terms, spec.layout)
         self._n_trees = len(spec.recipe.tree_outputs)
         self._asks = has_own_features(params)

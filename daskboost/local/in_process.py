@@ -68,7 +68,7 @@ class SharedViews:
         """Bytes of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
         self.copies_columns = True
         """Whether a GPU may have column-major copies: every fit has room beside them."""
-        self._n_threads = n_threads
+        self.n_threads = n_threads
         self._sources: dict[Any, ChunkViews] = {}
         self._devices: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class SharedViews:
             if key not in self._sources:
                 own = self._devices.get((device.name, layout.width))
                 if own is None:
-                    own = make_device(device.name, layout, Threads(self._n_threads))
+                    own = make_device(device.name, layout, Threads(self.n_threads))
                     self._devices[device.name, layout.width] = own
                 self._sources[key] = chunk_views(shard, own, layout, room)
             source = self._sources[key]
@@ -322,7 +322,7 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     setup = engine_setup(spec)
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
-    own = Threads(threads)
+    own = Threads(threads, shared.n_threads if shared else 0)
     shared = shared if n_engines == 1 else None
     held_bytes = 0 if shared is None else shared.gpu_bytes
     place = EnginePlace() if shared is None else EnginePlace(
@@ -336,7 +336,8 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         sets = train.shards[rank].weighted(), [each.shards[rank] for each in evals]
         size_of = partial(engine_size, spec, *sets, place)
         make = partial(make_device, devices[rank], spec.layout, size_of=size_of, shared_bytes=held_bytes)
-        made = engine_on(make, Threads(n_threads), partial(Engine, setup, *sets, peers=peers[rank], shared=shared))
+        open_engine = partial(Engine, setup, *sets, peers=peers[rank], shared=shared)
+        made = engine_on(make, Threads(n_threads, own.of_all), open_engine)
         try:
             made.add(WholeRounds(made, spec, own, peers[rank]))
         except BaseException:

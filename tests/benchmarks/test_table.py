@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,19 @@ def test_first_fits_of_new_processes(rows: Rows, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(first_use, "bench_once", measured)
     found = rows(first_use, "--rows", "500", "--trees", "3", "--processes", "2")
     assert [row["caches"] for row in found] == ["empty", "filled", "filled"]
+
+
+@pytest.mark.parametrize("config", [
+    first_use.Config(n_rows=2000, trees=5), first_use.Config(n_rows=2000, defaults=True, classes=7),
+], ids=["trees", "defaults"])  # fmt: skip
+def test_a_first_fit_is_timed_beside_others(config: first_use.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(code: str, folder: str) -> str:
+        with redirect_stdout(StringIO()) as printed:
+            exec(code, {})
+        return printed.getvalue()
+
+    monkeypatch.setattr(first_use, "_run", run)
+    found = first_use.bench_once(config, "nowhere")
+    assert set(first_use.MEASURES) == set(found)
+    assert found["first_fit_s"] > 0 and found["second_fit_s"] > 0
+    assert found["first_fit_excess_s"] == found["first_fit_s"] - found["second_fit_s"]

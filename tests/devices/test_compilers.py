@@ -16,6 +16,7 @@ import pytest
 HERE = Path(__file__).parent
 COMPILES = """
 import json, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
 from numba.core import event
@@ -23,8 +24,8 @@ from daskboost.devices.cpu import compilers
 from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.team import TEAM_WORDS, start
 import small_parts
-folder, executable, wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])
-compiled, started = [], []
+folder, executable, wanted, n_fits = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+compiled, started, handed_out, take = [], [], [], compilers.Crew._take
 
 class Listener(event.Listener):
     def on_start(self, event):
@@ -44,16 +45,26 @@ class Popen(subprocess.Popen):
         super().__init__(*given, **named)
         started.append(self)
 
+def hand_out(crew, helper):
+    order = take(crew, helper)
+    handed_out.extend([order.part.py_func.__name__] if order else [])
+    return order
+
 event.register("numba:compile", Listener())
+compilers.Crew._take = hand_out
 compilers.LONGEST_WAIT_S = 60.0 if wanted else 1.0
 sys.executable = executable
 subprocess.Popen = Popen
 team = np.zeros(TEAM_WORDS, np.int64)
 state = by_reference(small_parts.State(np.zeros(4, np.int64)))
-for address in compilers.addresses_of(small_parts.PARTS, state, 2):
+with ThreadPoolExecutor(n_fits) as pool:
+    found = list(pool.map(lambda fit: compilers.addresses_of(small_parts.PARTS, state, 2), range(n_fits)))
+assert all(addresses == found[0] for addresses in found)
+for address in found[0]:
     start(team, 1, address, state)
 helpers = [each.wait(60) for each in started]
-print(json.dumps({"values": state.values.tolist(), "compiled": compiled, "helpers": len(helpers)}))
+values = state.values.tolist()
+print(json.dumps({"values": values, "compiled": compiled, "helped": handed_out, "helpers": len(helpers)}))
 """
 
 
@@ -98,15 +109,15 @@ def test_what_is_foreseen_is_compiled_before_it_is_asked_for(rest_s: float, tmp_
     assert found == {"kept": [True] * 4, "values": [1, 2, 4, 8], "helpers": helpers}
 
 
-def _compile(folder: Path, executable: str, wanted: int = 0) -> dict[str, Any]:
+def _compile(folder: Path, executable: str, wanted: int = 0, n_fits: int = 1) -> dict[str, Any]:
     """Return what comes of compiling four parts in two processes, the first of which begins when the other has compiled
-    as many as are wanted of it."""
+    as many as are wanted of it; for so many fits that ask at the same time."""
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", COMPILES, str(folder), executable, str(wanted)], env=environment, capture_output=True,
-        text=True, timeout=300,
+        [sys.executable, "-c", COMPILES, str(folder), executable, str(wanted), str(n_fits)], env=environment,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -119,6 +130,12 @@ def test_a_helper_compiles_what_this_process_then_loads(tmp_path: Path) -> None:
     assert (found["compiled"], found["helpers"]) == (["add_one"], 1)
     again = _compile(tmp_path, sys.executable)
     assert (again["compiled"], again["helpers"]) == ([], 0)
+
+
+def test_fits_that_ask_at_the_same_time_have_parts_compiled_once(tmp_path: Path) -> None:
+    found = _compile(tmp_path, sys.executable, wanted=3, n_fits=3)
+    assert sorted(found["compiled"] + found["helped"]) == ["add_eight", "add_four", "add_one", "add_two"]
+    assert (found["compiled"], found["helpers"]) == (["add_one"], 1)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the helpers are shell scripts")

@@ -19,7 +19,9 @@ from strategies.trees import PARAMS, Data, make_data, quantized
 
 from daskboost import Callback, QuantizedDataset, train, train_many
 from daskboost.devices.budget.plan import SMALL_ROWS
+from daskboost.devices.cpu import grow
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.engine import compiled_grower
 from daskboost.errors import DataError, ParameterError, StorageError
 from daskboost.local.together import shares_of
 from daskboost.training.callbacks import RoundInfo
@@ -293,6 +295,20 @@ def no_threads_left() -> Iterator[None]:
 def test_fits_that_have_their_turn_together_have_all_threads(given: tuple[int, int, int], wanted: list[int]) -> None:
     """Threads, fits, and fits at a time."""
     assert shares_of(*given) == wanted
+
+
+def test_fits_with_a_thread_each_have_all_threads_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_threads, n_processes, find = [], [], grow.find_parts
+
+    def note(state: grow.Growing, processes: int) -> None:
+        n_threads.append(state.rules.n_threads)
+        n_processes.append(processes)
+        find(state, processes)
+
+    monkeypatch.setattr(compiled_grower, "find_parts", note)
+    with made(rows("binary:logistic"), tmp_path) as dataset:
+        train_many({**LOGISTIC, "n_jobs": 3, "device": "cpu"}, dataset, 2, folds=3)
+    assert (n_threads, n_processes) == ([1, 1, 1], [3, 3, 3])
 
 
 @pytest.mark.usefixtures("no_threads_left")

@@ -120,10 +120,11 @@ class Crew:
     """Helpers of this process, and what is yet to be compiled; any number of fits share them."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed, self._here = threading.Condition(), threading.Lock()
         self._wanted, self._foreseen = deque[Order](), deque[Order]()
         self._helpers: list[subprocess.Popen[bytes]] = []
-        self._under_way: dict[subprocess.Popen[bytes], Order] = {}
+        self._under_way: dict[subprocess.Popen[bytes] | None, Order] = {}
+        """What each helper compiles, and this process, which is None."""
         self._users, self.is_over = 0, False
 
     def expect(self, orders: Sequence[Order]) -> None:
@@ -139,20 +140,35 @@ class Crew:
                 threading.Thread(target=self._feed, args=(helper,), daemon=True).start()
 
     def compile(self, orders: Sequence[Order]) -> None:
-        """Compile orders, here and in helpers, which then end."""
+        """Compile orders, here and in helpers, which then end. Fits that start together want the same ones."""
         with self._changed:
             self._users += 1
-            self._wanted.extend(orders)
+            known = {*self._wanted, *self._under_way.values()}
+            self._wanted.extend(order for order in orders if order not in known)
             self._changed.notify_all()
         try:
             while self._wanted:
-                with suppress(IndexError):
-                    order = self._wanted.popleft()
-                    order.part.compile(order.signature)
+                with self._here:  # numba compiles one at a time, and helpers may take the others
+                    self._compile_next()
             with self._changed:
                 self._changed.wait_for(lambda: not set(orders).intersection(self._under_way.values()), LONGEST_WAIT_S)
         finally:
             self._leave(orders)
+
+    def _compile_next(self) -> None:
+        with self._changed:
+            if not self._wanted:
+                return
+            order = self._under_way[None] = self._wanted.popleft()
+        try:
+            order.part.compile(order.signature)
+        finally:
+            self._done(None)
+
+    def _done(self, helper: subprocess.Popen[bytes] | None) -> None:
+        with self._changed:
+            del self._under_way[helper]
+            self._changed.notify_all()
 
     def _leave(self, orders: Sequence[Order]) -> None:
         """Have helpers end that nobody needs any more: at once, but for those that compile what is foreseen."""
@@ -180,9 +196,7 @@ class Crew:
                     to.flush()
                     is_well = answers.readline() == ANSWER
                 finally:
-                    with self._changed:
-                        del self._under_way[helper]
-                        self._changed.notify_all()
+                    self._done(helper)
         with self._changed:
             self._helpers.remove(helper)
 

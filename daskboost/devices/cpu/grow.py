@@ -2308,7 +2308,7 @@ def empty_parts() -> Int64:
 
 def find_parts(state: Growing, n_processes: int) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`; up to `n_processes` processes
-    compile them, as many as the fit may use threads, of which trees side by side have few each."""
+    compile them, as many as the fit and those beside it may use threads."""
     levels = state.rules.policy == SYMMETRIC
     marks, draws = writes_leaves(state.rules), state.rounds.below < 2**32
     needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, WRITE_LOG}

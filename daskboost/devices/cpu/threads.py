@@ -84,8 +84,10 @@ def usable_cores() -> int:
 class Threads:
     """A fixed number of threads, one of which is the caller's; by default as many as there are cores to use."""
 
-    def __init__(self, count: int = 0) -> None:
+    def __init__(self, count: int = 0, of_all: int = 0) -> None:
         self.count = count if count > 0 else usable_cores()
+        self.of_all = max(self.count, of_all)
+        """Threads of all fits that run side by side, of which these are one fit's."""
         self._team: Team | None = None
         self._pool: ThreadPoolExecutor | None = None
 
