@@ -77,12 +77,13 @@ def keys_after(states: UInt64, *parts: UInt64) -> UInt64:
 
 
 def samples_without_replacement(keys: UInt64, candidates: UInt64, count: int) -> UInt64:
-    """Return each row's `count` candidates of the smallest hashes, in increasing order; equal hashes count in their
-    order.
+    """Return each row's `count` candidates of the smallest hashes, in increasing order.
 
-    `keys` : shape (samples,). `candidates` : shape (samples, n), in increasing order.
+    `keys` : shape (samples,). `candidates` : shape (samples, n), in increasing order, each but once: by one key no two
+    of them have the same hash.
     """
     if count >= candidates.shape[1]:
         return candidates
-    order = np.argsort(draws(keys[:, None], candidates), axis=1, kind="stable")
-    return np.sort(np.take_along_axis(candidates, order[:, :count], axis=1), axis=1)
+    hashes = draws(keys[:, None], candidates)
+    last = np.partition(hashes, count - 1, axis=1)[:, count - 1 : count]
+    return candidates[hashes <= last].reshape(len(candidates), count)

@@ -65,6 +65,13 @@ def make_symbols(rng: np.random.Generator, n_rows: int, n_bins: list[int]) -> An
     return rng.integers(0, np.array(n_bins) + 1, (n_rows, len(n_bins)))
 
 
+def lack_features(rng: np.random.Generator, symbols: Any, rows: list[int], n_bins: list[int]) -> None:
+    """Have all of some rows lack each feature but the fourth, one time in four."""
+    for f in range(len(n_bins)):
+        if f != 3 and rng.random() < 0.25:
+            symbols[rows, f] = n_bins[f]
+
+
 def _dense(symbols: Any, layout: SlotLayout, threads: int, dtype: Any, columns: bool) -> Any:
     return DenseView(np.ascontiguousarray(symbols, dtype), layout, EagerThreads(2) if columns else None)
 

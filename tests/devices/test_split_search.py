@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import EagerThreads, make_layout, make_pairs, make_symbols, segments_of
+from devices.backends import EagerThreads, lack_features, make_layout, make_pairs, make_symbols, segments_of
 from reference import histogram
 from reference import split as reference
 
@@ -44,6 +44,7 @@ def make_level(rng: np.random.Generator, sizes: list[int], rules: reference.Rule
     symbols[:, 3] %= N_BINS[3]  # one feature is never missing
     nodes, histograms = [], []
     for rows in segments_of(rng, sizes, n):
+        lack_features(rng, symbols, rows, N_BINS)
         bounds = (-0.1 * rng.random(), 0.1 * rng.random()) if rules.monotone else (-np.inf, np.inf)
         nodes.append(reference.Rows(symbols[rows], g[rows], h[rows], N_BINS, UNITS, bounds))
         histograms.append(histogram.histogram(symbols, rows, g[rows], h[rows], LAYOUT, bool(rng.integers(2))))

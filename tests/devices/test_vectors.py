@@ -15,6 +15,7 @@ from devices.backends import (
     VIEWS,
     EagerThreads,
     built,
+    lack_features,
     make_layout,
     make_pairs,
     make_rows,
@@ -155,6 +156,8 @@ def make_level(rng: np.random.Generator, sizes: list[int]) -> tuple[Int64, list[
     symbols, (g, h) = make_symbols(rng, n, N_BINS), make_outputs(rng, n, 3)
     symbols[:, 3] %= N_BINS[3]  # one feature is never missing
     segments = segments_of(rng, sizes, n)
+    for rows in segments:
+        lack_features(rng, symbols, rows, N_BINS)
     nodes = [
         [Rows(symbols[rows], g[rows, k], h[rows, k], N_BINS, (UNITS[2 * k], UNITS[2 * k + 1])) for k in range(3)]
         for rows in segments

@@ -315,6 +315,22 @@ def scan_feature(
 
 
 @njit(nogil=True)
+def is_empty(histogram: Int64, n_entries: int) -> bool:
+    """Whether no row of a node is in a feature's bins, so that no split by it gains anything, as is true of most
+    features of sparse rows; of other features the first entries tell. `histogram` starts with the feature's first one.
+    """
+    if histogram.ndim == 1:
+        for entry in range(n_entries):
+            if histogram[entry] != 0:
+                return False
+    else:
+        for entry in range(n_entries):
+            if histogram[entry, 0] != 0 or histogram[entry, 1] != 0:
+                return False
+    return True
+
+
+@njit(nogil=True)
 def top_of(values: Float64, n: int) -> float:
     """The largest of `values[:n]`, by four running maxima: none waits for another, as steps of a single one would."""
     first = second = third = fourth = -np.inf
@@ -541,12 +557,13 @@ def best_of_node(
     prefix = room.prefix
     parent, best = parent_gain(node, regular), 0.0
     for f in range(features.first, features.last):
-        if features.usable[f] == 0:
+        histogram = own[offsets[f] - first_slot :]
+        if features.usable[f] == 0 or is_empty(histogram, n_bins[f]):
             continue
         if is_code(regular.sets, f):
-            best = best_set(own[offsets[f] - first_slot :], n_bins[f], node, regular, room, out, row, f)
+            best = best_set(histogram, n_bins[f], node, regular, room, out, row, f)
             continue
-        some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
+        some_missing = scan_feature(histogram, n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
             place = take_better(room.gains[side], n_bins[f], parent, best, out, row, f, side)
             if place < 0:

@@ -22,6 +22,7 @@ from daskboost.devices.cpu.split import (
     SplitTable,
     Stack,
     empty_gains,
+    is_empty,
     leaf_gain,
     leaf_weight,
     running_sums,
@@ -169,9 +170,9 @@ def best_of_vectors(
     prefix, width = found.prefix, len(units) // 2
     parent, best = _parent_gain(totals, units, regular), 0.0
     for f in range(features.first, features.last):
-        if features.usable[f] == 0:
-            continue
         histogram = own[(offsets[f] - first_slot) * width :]
+        if features.usable[f] == 0 or is_empty(histogram, n_bins[f] * width):
+            continue
         some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
         for side in range(2 if some_missing else 1):
             place = take_better(found.gains[side], n_bins[f], parent, best, out, row, f, side)
