@@ -45,7 +45,7 @@ from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_of_pairs
 from daskboost.params import TrainParams, as_tuple, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster, check_drawn_queries, goes_with_shared_trees
+from daskboost.training.checks import as_booster, check_drawn_queries, goes_with_shared_trees, is_wide
 from daskboost.training.dataset import (
     QuantizedDataset,
     computed_by,
@@ -411,7 +411,7 @@ class BoostedTrees(EstimatorParameters):
         return Facts(
             rounds.most, n_rows, shape.n_classes, rounds.stops, rounds.holding_out is not None,
             params.grow_policy == "depthwise", shares_trees, 0 if info is None else info.cuts.n_features,
-            encoder is not None and encoder.has_statistics, shape.has_queries,
+            encoder is not None and encoder.has_statistics, info is not None and is_wide(info), shape.has_queries,
         )  # fmt: skip
 
     def _take(self, fitted: Self) -> Self:

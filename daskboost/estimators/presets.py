@@ -48,8 +48,16 @@ class Facts:
     """The number of features; 0 where it is not known yet."""
     has_statistics: bool = False
     """Whether features are target statistics, which leave rows out by themselves."""
+    is_wide: bool = False
+    """Whether data have so many features that trees take longer to search than rows to add up."""
     has_queries: bool = False
     """Whether rows belong to queries, whose metrics tell little of the better of two models."""
+
+    @property
+    def may_split_off_few(self) -> bool:
+        """Whether a few rows may be a leaf, as classes that are told apart well need it. Where data of several classes
+        are wide, trees of rare classes find features that these rows have by chance."""
+        return self.n_classes > 0 and not (self.is_wide and self.n_classes > 2)
 
     @property
     def may_choose(self) -> bool:
@@ -89,7 +97,7 @@ class Members:
             "colsample_bylevel": self.colsample_bylevel,
             "max_depth": depth,
             "min_child_weight": (
-                self.min_child_weight_of_classes if facts.n_classes else TrainParams.min_child_weight
+                self.min_child_weight_of_classes if facts.may_split_off_few else TrainParams.min_child_weight
             ),
             "multi_strategy": self.multi_strategy,
         }

@@ -127,8 +127,7 @@ FEW_BINS = 2**13
 def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> bool:
     """Return whether trees of all outputs go with the other parameters, and with the data as far as these are known.
 
-    They do not go with features that are split by sets of categories; nor with data of so many features that searching
-    the histograms of all nodes of a tree of depth 6 takes longer than adding them up.
+    They do not go with features that are split by sets of categories; nor with data that are wide.
     """
     needs_others = params.is_monotone or params.score_function == "l2" or params.linear_leaves
     if needs_others or params.out_of_core in ON_SAMPLES:
@@ -136,8 +135,14 @@ def goes_with_shared_trees(params: TrainParams, info: DatasetInfo | None) -> boo
     if info is None:
         return True
     has_codes = info.schema.encoder is not None and bool(info.schema.encoder.codes)
+    return not has_codes and not is_wide(info)
+
+
+def is_wide(info: DatasetInfo) -> bool:
+    """Return whether data have so many features that searching the histograms of all nodes of a tree of depth 6 takes
+    longer than adding them up."""
     n_bins, n_added = info.cuts.total_bins, 6 * info.n_entries
-    return not has_codes and (n_bins <= FEW_BINS or n_added >= 2**7 * n_bins)
+    return n_bins > FEW_BINS and n_added < 2**7 * n_bins
 
 
 def lacks_most_values(info: DatasetInfo) -> bool:

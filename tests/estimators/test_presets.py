@@ -196,6 +196,8 @@ def test_three_classes_have_leaves_of_vectors_unless_something_needs_others() ->
     words = scipy.sparse.random(900, 6000, 0.002, "csr", np.float32, random_state=1)
     wide = DaskBoostClassifier(**SMALL, early_stopping_rounds=1).fit(words, SEVERAL)
     assert len(members(wide)) == 3 and not wide.booster_.has_vectors
+    least = DaskBoostClassifier(**SMALL, early_stopping_rounds=1, min_child_weight=1.0).fit(words, SEVERAL)
+    assert least.booster_.to_bytes() == wide.booster_.to_bytes()
     more = DaskBoostClassifier(n_estimators=2, **SMALL).fit(X, SEVERAL, init_model=model)
     assert more.booster_.has_vectors and more.booster_.n_iterations == model.booster_.n_iterations + 2
 
@@ -374,6 +376,14 @@ def test_trees_of_each_class_are_tried_where_data_are_small() -> None:
         assert PRESETS[preset].also_tried(facts) == tried
     for change in ({"n_features": 2**23 // 1000 + 1}, {"shares_trees": False}, {"holds_out": False}):
         assert PRESETS["balanced"].also_tried(replace(facts, **change)) == {}
+
+
+def test_few_rows_may_be_a_leaf_unless_data_of_several_classes_are_wide() -> None:
+    for n_classes, is_wide, wanted in (
+        (0, False, 1), (0, True, 1), (2, False, 0.01), (2, True, 0.01), (3, False, 0.01), (3, True, 1)
+    ):  # fmt: skip
+        facts = Facts(2000, 1000, n_classes, stops=True, holds_out=True, is_wide=is_wide)
+        assert PRESETS["balanced"].values(facts)["min_child_weight"] == wanted
 
 
 @pytest.mark.parametrize(("n_rows", "has_statistics", "drawn", "depth"), [

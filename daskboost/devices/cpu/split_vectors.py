@@ -170,8 +170,8 @@ def best_of_vectors(
     prefix, width = found.prefix, len(units) // 2
     parent, best = _parent_gain(totals, units, regular), 0.0
     for f in range(features.first, features.last):
-        histogram = own[(offsets[f] - first_slot) * width :]
-        if features.usable[f] == 0 or is_empty(histogram, n_bins[f] * width):
+        histogram, length = own[(offsets[f] - first_slot) * width :], n_bins[f] * width
+        if features.usable[f] == 0 or is_empty(histogram, length):
             continue
         some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
         for side in range(2 if some_missing else 1):
