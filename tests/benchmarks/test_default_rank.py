@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import default_rank
 from benchmarks.default_fits import LIBRARIES, run_lengths
-from benchmarks.default_rank import drawn, interval, loss, lost, newest, ranks, ranks_by_set
+from benchmarks.default_rank import drawn, fastest, interval, loss, lost, newest, ranks, ranks_by_set
 from benchmarks.real_sets import SETS, Loaded, Part, load, part_of
 
 
@@ -77,6 +77,12 @@ def test_the_newest_rows_of_seeds_that_all_have_count() -> None:
     assert losses == {("adult", 0): {"ours": 1.0, "chimeraboost": 2.0}, ("yandex_imat", 0): {"ours": 0.5}}
     assert seconds[("adult", 0)] == {"ours": 1, "chimeraboost": 1}
     assert newest(rows, 16, ["ours"])[0] == {}
+
+
+def test_the_fastest_seed_of_each_set_counts() -> None:
+    seconds = {("a9a", 0): {"ours": 3.0}, ("a9a", 1): {"ours": 2.0, "catboost": 9.0}, ("otto", 0): {"ours": 5.0}}
+    assert fastest(seconds, "ours") == {"a9a": 2.0, "otto": 5.0}
+    assert fastest(seconds, "catboost") == {"a9a": 9.0}
 
 
 def test_sets_that_are_lost_are_told_by_mean_losses_and_by_ratios() -> None:
