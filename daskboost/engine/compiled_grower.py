@@ -18,7 +18,8 @@ import numpy as np
 from daskboost.devices.budget.cpu_memory import trees_at_once
 from daskboost.devices.budget.plan import open_histograms
 from daskboost.devices.cpu.by_reference import by_reference, change
-from daskboost.devices.cpu.grow import (
+from daskboost.devices.cpu.grow import empty_parts, find_parts
+from daskboost.devices.cpu.growing import (
     BEGUN,
     DEPTHWISE,
     FIRST,
@@ -33,8 +34,6 @@ from daskboost.devices.cpu.grow import (
     Chunks,
     Rounds,
     Rules,
-    empty_parts,
-    find_parts,
 )
 from daskboost.devices.cpu.rounds import RoundsCall
 from daskboost.devices.cpu.team import rows_of_task

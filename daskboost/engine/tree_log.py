@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.cpu.by_reference import by_reference, change
-from daskboost.devices.cpu.grow import Log
+from daskboost.devices.cpu.growing import Log
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.leaf_models import LeafModels
 from daskboost.devices.row_order import BY_SET

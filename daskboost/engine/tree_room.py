@@ -13,7 +13,7 @@ from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.addressed import host_address
 from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.gradients import DIGITS
-from daskboost.devices.cpu.grow import (
+from daskboost.devices.cpu.growing import (
     ASKS,
     AT,
     CHOSEN,

@@ -14,7 +14,8 @@ from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.devices.budget.cpu_memory import trees_at_once
-from daskboost.devices.cpu.grow import ROUND, find_parts
+from daskboost.devices.cpu.grow import find_parts
+from daskboost.devices.cpu.growing import ROUND
 from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.engine.tree_room import TreeRoom

@@ -20,6 +20,7 @@ from strategies.trees import PARAMS, Data, make_data, quantized
 from daskboost import Callback, QuantizedDataset, train, train_many
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu import grow
+from daskboost.devices.cpu.growing import Growing
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.engine import compiled_grower
 from daskboost.errors import DataError, ParameterError, StorageError
@@ -300,7 +301,7 @@ def test_fits_that_have_their_turn_together_have_all_threads(given: tuple[int, i
 def test_fits_with_a_thread_each_have_all_threads_to_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_threads, n_processes, find = [], [], grow.find_parts
 
-    def note(state: grow.Growing, processes: int) -> None:
+    def note(state: Growing, processes: int) -> None:
         n_threads.append(state.rules.n_threads)
         n_processes.append(processes)
         find(state, processes)

@@ -18,11 +18,11 @@ from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, host_address
 from daskboost.devices.cpu.by_reference import address_of, by_reference
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.grow import (
+from daskboost.devices.cpu.grow import GROW, WRITE_LOG
+from daskboost.devices.cpu.growing import (
     DONE,
     FILLED,
     FIRST,
-    GROW,
     GROWING,
     GROWS,
     IS_TOLD,
@@ -35,7 +35,6 @@ from daskboost.devices.cpu.grow import (
     STATUS,
     TREE,
     WANTED,
-    WRITE_LOG,
     Growing,
     Rounds,
 )
