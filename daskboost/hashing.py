@@ -11,13 +11,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from daskboost.dtypes import UInt64
+from daskboost.dtypes import Bool, UInt64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _GOLDEN_INT, _M1_INT, _M2_INT = int(GOLDEN), int(_M1), int(_M2)
 _MASK = 2**64 - 1
+LARGEST = np.uint64(2**64 - 1)
+TOGETHER = 2**16
+"""Hashes that are looked at together: their memory stays in caches, and is not the system's to clear each time."""
 
 
 class Purpose(IntEnum):
@@ -76,14 +79,20 @@ def keys_after(states: UInt64, *parts: UInt64) -> UInt64:
     return mix(states)
 
 
-def samples_without_replacement(keys: UInt64, candidates: UInt64, count: int) -> UInt64:
-    """Return each row's `count` candidates of the smallest hashes, in increasing order.
+def samples(keys: UInt64, candidates: Bool, count: int) -> Bool:
+    """Return which candidates each of some draws without replacement takes: `count` of the smallest hashes, by the
+    draw's key, of their numbers. By one key no two of these are equal.
 
-    `keys` : shape (samples,). `candidates` : shape (samples, n), in increasing order, each but once: by one key no two
-    of them have the same hash.
+    `keys` : shape (draws,). `candidates` : shape (draws, n), as many in each row. Bool, shape (draws, n).
     """
-    if count >= candidates.shape[1]:
+    if count >= np.count_nonzero(candidates[:1]):
         return candidates
-    hashes = draws(keys[:, None], candidates)
-    last = np.partition(hashes, count - 1, axis=1)[:, count - 1 : count]
-    return candidates[hashes <= last].reshape(len(candidates), count)
+    taken, ids = np.empty(candidates.shape, np.bool_), np.arange(candidates.shape[1], dtype=np.uint64)
+    n_together = max(1, TOGETHER // len(ids))
+    for begin in range(0, len(keys), n_together):
+        own, into = (each[begin : begin + n_together] for each in (candidates, taken))
+        hashes = draws(keys[begin : begin + n_together, None], ids)
+        last = np.partition(np.where(own, hashes, LARGEST), count - 1, axis=1)[:, count - 1 : count]
+        np.less_equal(hashes, last, out=into)
+        into &= own
+    return taken

@@ -12,7 +12,7 @@ import numpy as np
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Int32, UInt8, UInt64
 from daskboost.errors import ParameterError
-from daskboost.hashing import Purpose, key_state, keys_after, samples_without_replacement
+from daskboost.hashing import Purpose, key_state, keys_after, samples
 from daskboost.params import TrainParams, as_tuple, shown
 
 
@@ -187,14 +187,10 @@ class FeatureRules:
     def __init__(self, params: TrainParams, n_features: int, groups: Bool | None, iteration: int, output: int) -> None:
         self._params, self.n_features, self._groups = params, n_features, groups
         self._place = (iteration, output)
-        everything: UInt64 = np.arange(n_features, dtype=np.uint64)
-        if params.ignored_features:
-            everything = np.delete(everything, np.array(params.ignored_features, np.int64))
-        self.tree = everything
-        """The features that levels draw from, in increasing order."""
-        if params.colsample_bytree < 1:
-            count = _n_sampled(params.colsample_bytree, len(everything))
-            (self.tree,) = samples_without_replacement(self.keys(Purpose.TREE_FEATURES), everything[None], count)
+        usable = np.ones((1, n_features), np.bool_)
+        usable[0, np.array(params.ignored_features, np.int64)] = False
+        self._n_of_tree = _n_sampled(params.colsample_bytree, int(np.count_nonzero(usable)))
+        (self._of_tree,) = samples(self.keys(Purpose.TREE_FEATURES), usable, self._n_of_tree)
 
     def keys(self, purpose: Purpose, *parts: UInt64) -> UInt64:
         """The keys of draws of the tree's, of shape (draws,): one for each depth, or depth and node."""
@@ -209,7 +205,7 @@ class FeatureRules:
     @property
     def n_of_level(self) -> int:
         """Features that each level draws from the tree's."""
-        return _n_sampled(self._params.colsample_bylevel, len(self.tree))
+        return _n_sampled(self._params.colsample_bylevel, self._n_of_tree)
 
     @property
     def n_drawn(self) -> int:
@@ -237,7 +233,7 @@ class FeatureRules:
     @property
     def of_tree(self) -> UInt8:
         """The features that levels draw from; uint8, shape (features,)."""
-        row: UInt8 = _marked(self.tree[None], self.n_features)[0]
+        row: UInt8 = self._of_tree.view(np.uint8)
         return row
 
     def of_level(self, depth: int) -> UInt8:
@@ -250,8 +246,8 @@ class FeatureRules:
         features = _drawn_by_levels([self], self._params, range(depth, depth + 1))
         if draws_by_node(self._params):
             keys = self.keys(Purpose.NODE_FEATURES, *np.array([[depth], [node]], np.uint64))
-            features = samples_without_replacement(keys, features, self.n_drawn)
-        row: UInt8 = _marked(features, self.n_features)[0]
+            features = samples(keys, features, self.n_drawn)
+        row: UInt8 = features[0].view(np.uint8)
         if self._groups is not None and used:
             path = np.fromiter(used, np.int64)
             compatible: Bool = np.asarray(self._groups[self._groups[:, path].all(axis=1)].any(axis=0))
@@ -263,26 +259,19 @@ class FeatureRules:
 def features_of_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> UInt8:
     """Return the features that levels of trees may use, or what their nodes draw from; uint8, shape (trees, depths,
     features). All trees are of one fit."""
-    n_features = trees[0].n_features
-    return _marked(_drawn_by_levels(trees, params, depths), n_features).reshape(len(trees), len(depths), n_features)
+    drawn = _drawn_by_levels(trees, params, depths).view(np.uint8)
+    return drawn.reshape(len(trees), len(depths), trees[0].n_features)
 
 
-def _drawn_by_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> UInt64:
-    """Return the features of levels in increasing order, shape (trees * depths, drawn)."""
-    features, levels = np.repeat([tree.tree for tree in trees], len(depths), axis=0), np.array(depths, np.uint64)
+def _drawn_by_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> Bool:
+    """Return which features levels have, shape (trees * depths, features)."""
+    levels = np.array(depths, np.uint64)
+    features: Bool = np.repeat([tree.of_tree.view(np.bool_) for tree in trees], len(depths), axis=0)
     if params.colsample_bylevel < 1:
         keys = np.concatenate([tree.keys(Purpose.LEVEL_FEATURES, levels) for tree in trees])
-        features = samples_without_replacement(keys, features, trees[0].n_of_level)
+        features = samples(keys, features, trees[0].n_of_level)
     if params.colsample_bynode < 1 and not draws_by_node(params):  # one draw for all nodes of a level
         nodes = np.zeros_like(levels)
         keys = np.concatenate([tree.keys(Purpose.NODE_FEATURES, levels, nodes) for tree in trees])
-        count = _n_sampled(params.colsample_bynode, trees[0].n_of_level)
-        features = samples_without_replacement(keys, features, count)
+        features = samples(keys, features, _n_sampled(params.colsample_bynode, trees[0].n_of_level))
     return features
-
-
-def _marked(features: UInt64, n_features: int) -> UInt8:
-    """Return 1 for each row's features; uint8, shape (rows, features)."""
-    rows: UInt8 = np.zeros((len(features), n_features), np.uint8)
-    np.put_along_axis(rows, features.astype(np.int64), np.uint8(1), axis=1)
-    return rows
