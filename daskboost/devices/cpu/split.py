@@ -315,19 +315,39 @@ def scan_feature(
 
 
 @njit(nogil=True)
-def is_empty(histogram: Int64, n_entries: int) -> bool:
-    """Whether no row of a node is in a feature's bins, so that no split by it gains anything, as is true of most
-    features of sparse rows; of other features the first entries tell. `histogram` starts with the feature's first one.
-    """
+def is_zero(histogram: Int64, entry: int) -> bool:
+    """Whether an entry is 0."""
     if histogram.ndim == 1:
-        for entry in range(n_entries):
-            if histogram[entry] != 0:
-                return False
-    else:
-        for entry in range(n_entries):
-            if histogram[entry, 0] != 0 or histogram[entry, 1] != 0:
-                return False
-    return True
+        return bool(histogram[entry] == 0)
+    return bool((histogram[entry, 0] | histogram[entry, 1]) == 0)
+
+
+@njit(nogil=True)
+def _next_filled(histogram: Int64, entry: int, end: int) -> int:
+    """Return the first entry of `[entry, end)` that is not 0, or `end`."""
+    if histogram.ndim == 1:
+        while entry + 4 <= end and (
+            histogram[entry] | histogram[entry + 1] | histogram[entry + 2] | histogram[entry + 3]
+        ) == 0:
+            entry += 4
+    while entry < end and is_zero(histogram, entry):
+        entry += 1
+    return entry
+
+
+@njit(nogil=True)
+def next_with_rows(histogram: Int64, slots: FeatureSlots, feature: int, last: int, width: int) -> int:
+    """Return the first of the features `[feature, last)` in whose bins some row of a node is, or `last`. No split by
+    others gains anything, which are most of the features of sparse rows.
+
+    `width` : entries of a slot of the histogram.
+    """
+    offsets, begin, end = slots.offsets, slots.offsets[feature], slots.offsets[last]
+    filled = _next_filled(histogram, (begin - slots.first_slot) * width, (end - slots.first_slot) * width)
+    slot = slots.first_slot + filled // width
+    while feature < last and offsets[feature + 1] <= slot:
+        feature += 1
+    return feature
 
 
 @njit(nogil=True)
@@ -555,11 +575,16 @@ def best_of_node(
     """
     offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
     prefix = room.prefix
-    parent, best = parent_gain(node, regular), 0.0
+    parent, best, coming = parent_gain(node, regular), 0.0, features.first
     for f in range(features.first, features.last):
-        histogram = own[offsets[f] - first_slot :]
-        if features.usable[f] == 0 or is_empty(histogram, n_bins[f]):
+        if f < coming:
             continue
+        entry = offsets[f] - first_slot
+        if is_zero(own, entry):
+            coming = next_with_rows(own, slots, f, features.last, 1)
+        if f < coming or features.usable[f] == 0:
+            continue
+        histogram = own[entry:]
         if is_code(regular.sets, f):
             best = best_set(histogram, n_bins[f], node, regular, room, out, row, f)
             continue

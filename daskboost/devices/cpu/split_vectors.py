@@ -22,9 +22,10 @@ from daskboost.devices.cpu.split import (
     SplitTable,
     Stack,
     empty_gains,
-    is_empty,
+    is_zero,
     leaf_gain,
     leaf_weight,
+    next_with_rows,
     running_sums,
     soft_square,
     subtract,
@@ -168,11 +169,16 @@ def best_of_vectors(
     offsets, n_bins, first_slot = slots.offsets, slots.n_bins, slots.first_slot
     totals, units, found = node.sums, node.units, room.found
     prefix, width = found.prefix, len(units) // 2
-    parent, best = _parent_gain(totals, units, regular), 0.0
+    parent, best, coming = _parent_gain(totals, units, regular), 0.0, features.first
     for f in range(features.first, features.last):
-        histogram, length = own[(offsets[f] - first_slot) * width :], n_bins[f] * width
-        if features.usable[f] == 0 or is_empty(histogram, length):
+        if f < coming:
             continue
+        entry = (offsets[f] - first_slot) * width
+        if is_zero(own, entry):
+            coming = next_with_rows(own, slots, f, features.last, width)
+        if f < coming or features.usable[f] == 0:
+            continue
+        histogram = own[entry:]
         some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
         for side in range(2 if some_missing else 1):
             place = take_better(found.gains[side], n_bins[f], parent, best, out, row, f, side)
