@@ -127,17 +127,18 @@ def interval(values: Sequence[float], draws: int = 4000) -> tuple[float, float]:
 
 def newest(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: Sequence[str]
            ) -> tuple[dict[tuple[str, int], dict[str, float]], dict[tuple[str, int], dict[str, float]]]:  # fmt: skip
-    """Losses and seconds by set and seed, of the last row of each library; seeds that one lacks are left out."""
+    """Losses and seconds by set and seed, of the last row of each library; seeds that one lacks are left out.
+
+    Rows of fits that ran beside other work may have no seconds.
+    """
     losses: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     seconds: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     for row in rows:
         if row["config"]["threads"] == n_threads and row["contender"] in libraries:
             losses[row["case"], row["seed"]][row["contender"]] = row["loss"]
-            seconds[row["case"], row["seed"]][row["contender"]] = row["seconds"]
-    whole = [
-        at for at, own in losses.items()
-        if set(libraries) - set(own) <= ({"chimeraboost"} if SETS[at[0]].task == "ranking" else set())
-    ]  # fmt: skip
+            if row["seconds"] is not None:
+                seconds[row["case"], row["seed"]][row["contender"]] = row["seconds"]
+    whole = [at for at, own in losses.items() if set(libraries) - set(own) <= without(at[0])]
     return {at: losses[at] for at in whole}, {at: seconds[at] for at in whole}
 
 
@@ -156,7 +157,7 @@ def print_summary(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: 
     for library in libraries:
         own_ranks = [own[library] for own in by_set.values() if library in own]
         low, high = interval(own_ranks)
-        own_fastest = fastest(seconds, library)
+        own_fastest = fastest(seconds, library, libraries)
         ranking = sum(own_fastest[name] for name in own_fastest if SETS[name].task == "ranking")
         print(f"{library:<14} mean rank {np.mean(own_ranks):.2f} ({low:.2f} to {high:.2f}) of {len(own_ranks)} sets, "
               f"{sum(own_fastest.values()):.0f} s, of which {ranking:.0f} s rankings")  # fmt: skip
@@ -166,13 +167,22 @@ def print_summary(rows: Iterable[Mapping[str, Any]], n_threads: int, libraries: 
             print(f"sets on which ours loses more than 1 % to XGBoost, by {words}: {found}")
 
 
-def fastest(seconds: Losses, library: str) -> dict[str, float]:
-    """Return a library's seconds on each set: of the fastest of its seeds, as others may have run beside other work."""
-    found: dict[str, float] = {}
+def fastest(seconds: Losses, library: str, libraries: Sequence[str]) -> dict[str, float]:
+    """Return a library's seconds on each set: of the fastest of its seeds, as others may have run beside other work; of
+    sets on which all of the libraries that have losses have seconds."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
     for (name, _), own in seconds.items():
-        if library in own:
-            found[name] = min(found.get(name, np.inf), own[library])
-    return found
+        for each, value in own.items():
+            found[name][each] = min(found[name].get(each, np.inf), value)
+    return {
+        name: own[library] for name, own in found.items()
+        if library in own and set(libraries) - set(own) <= without(name)
+    }  # fmt: skip
+
+
+def without(name: str) -> set[str]:
+    """Return the libraries that have nothing for a set's task."""
+    return {"chimeraboost"} if SETS[name].task == "ranking" else set()
 
 
 def lost(losses: Losses, *, of_seeds: bool) -> dict[str, str]:

@@ -80,9 +80,18 @@ def test_the_newest_rows_of_seeds_that_all_have_count() -> None:
 
 
 def test_the_fastest_seed_of_each_set_counts() -> None:
-    seconds = {("a9a", 0): {"ours": 3.0}, ("a9a", 1): {"ours": 2.0, "catboost": 9.0}, ("otto", 0): {"ours": 5.0}}
-    assert fastest(seconds, "ours") == {"a9a": 2.0, "otto": 5.0}
-    assert fastest(seconds, "catboost") == {"a9a": 9.0}
+    seconds = {
+        ("a9a", 0): {"ours": 3.0}, ("a9a", 1): {"ours": 2.0, "catboost": 9.0}, ("otto", 0): {"ours": 5.0},
+        ("yandex_imat", 0): {"ours": 1.0, "catboost": 4.0},
+    }  # fmt: skip
+    assert fastest(seconds, "ours", ["ours"]) == {"a9a": 2.0, "otto": 5.0, "yandex_imat": 1.0}
+    assert fastest(seconds, "ours", ["ours", "catboost"]) == {"a9a": 2.0, "yandex_imat": 1.0}
+    assert fastest(seconds, "catboost", ["ours", "catboost", "chimeraboost"]) == {"yandex_imat": 4.0}
+    rows = [
+        {"config": {"threads": 2}, "contender": "ours", "case": "a9a", "seed": 0, "loss": 0.5, "seconds": seconds}
+        for seconds in (3.0, None)
+    ]
+    assert newest(rows, 2, ["ours"]) == ({("a9a", 0): {"ours": 0.5}}, {("a9a", 0): {"ours": 3.0}})
 
 
 def test_sets_that_are_lost_are_told_by_mean_losses_and_by_ratios() -> None:
