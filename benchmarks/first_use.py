@@ -83,7 +83,7 @@ class Config:
     device: str = "cpu"
     n_rows: int = 150_000
     n_features: int = 30
-    """Those of two classes; rows of seven classes have 54."""
+    """Features of rows of two classes; rows of seven classes have 54."""
     trees: int = 100
     processes: int = 3
     """New ones that find compiled kernels."""

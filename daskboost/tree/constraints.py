@@ -190,7 +190,7 @@ class FeatureRules:
         usable = np.ones((1, n_features), np.bool_)
         usable[0, np.array(params.ignored_features, np.int64)] = False
         self._n_of_tree = _n_sampled(params.colsample_bytree, int(np.count_nonzero(usable)))
-        (self._of_tree,) = samples(self.keys(Purpose.TREE_FEATURES), usable, self._n_of_tree)
+        (self._tree,) = samples(self.keys(Purpose.TREE_FEATURES), usable, self._n_of_tree)
 
     def keys(self, purpose: Purpose, *parts: UInt64) -> UInt64:
         """The keys of draws of the tree's, of shape (draws,): one for each depth, or depth and node."""
@@ -233,7 +233,7 @@ class FeatureRules:
     @property
     def of_tree(self) -> UInt8:
         """The features that levels draw from; uint8, shape (features,)."""
-        row: UInt8 = self._of_tree.view(np.uint8)
+        row: UInt8 = self._tree.view(np.uint8)
         return row
 
     def of_level(self, depth: int) -> UInt8:
@@ -266,7 +266,7 @@ def features_of_levels(trees: Sequence[FeatureRules], params: TrainParams, depth
 def _drawn_by_levels(trees: Sequence[FeatureRules], params: TrainParams, depths: Sequence[int]) -> Bool:
     """Return which features levels have, shape (trees * depths, features)."""
     levels = np.array(depths, np.uint64)
-    features: Bool = np.repeat([tree.of_tree.view(np.bool_) for tree in trees], len(depths), axis=0)
+    features: Bool = np.repeat([tree._tree for tree in trees], len(depths), axis=0)
     if params.colsample_bylevel < 1:
         keys = np.concatenate([tree.keys(Purpose.LEVEL_FEATURES, levels) for tree in trees])
         features = samples(keys, features, trees[0].n_of_level)
