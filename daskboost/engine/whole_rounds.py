@@ -250,7 +250,7 @@ class WholeRounds:
         rows."""
         rank, metrics = self._peers.rank, grown.metrics
         own = metrics if len(metrics) < 2 else metrics[rank : rank + 1]
-        return replace(grown, trees=grown.trees if rank == 0 else (), metrics=own)
+        return grown if rank == 0 and own is metrics else replace(grown, trees=() if rank else grown.trees, metrics=own)
 
     def stop(self) -> None:
         """Wait for no other engine's GPU any more; from any thread."""

@@ -41,7 +41,8 @@ class LeafScale:
     def of_trees(cls, trees: Iterable[TreeTable], cuts: Cuts, earlier: LeafScale | None = None) -> LeafScale | None:
         """Return the scale of trees that have grown on data with these cut points, and of an earlier model, whose
         features have the same."""
-        used = {feature for tree in trees for feature in np.unique(tree.models.feature).tolist()} - {NONE}
+        models = [tree.models for tree in trees if tree.models]
+        used = {feature for each in models for feature in np.unique(each.feature).tolist()} - {NONE}
         own = cls.of_features({feature: cuts.of(feature) for feature in used})
         return joined([own, earlier])
 
