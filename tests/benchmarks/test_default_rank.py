@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,19 @@ import pytest
 
 from benchmarks import default_rank
 from benchmarks.default_fits import LIBRARIES, run_lengths
-from benchmarks.default_rank import drawn, fastest, interval, loss, lost, newest, ranks, ranks_by_set
+from benchmarks.default_rank import (
+    at_worst,
+    drawn,
+    fastest,
+    interval,
+    loss,
+    lost,
+    most_behind,
+    newest,
+    of_all,
+    ranks,
+    ranks_by_set,
+)
 from benchmarks.real_sets import SETS, Loaded, Part, load, part_of
 
 
@@ -73,8 +86,12 @@ def test_the_newest_rows_of_seeds_that_all_have_count() -> None:
 
     rows = [row("adult", 0, "ours", 3.0), row("adult", 0, "chimeraboost", 2.0), row("adult", 0, "ours", 1.0),
             row("adult", 1, "ours", 1.0), row("yandex_imat", 0, "ours", 0.5)]  # fmt: skip
-    losses, seconds = newest(rows, 2, ["ours", "chimeraboost"])
-    assert losses == {("adult", 0): {"ours": 1.0, "chimeraboost": 2.0}, ("yandex_imat", 0): {"ours": 0.5}}
+    found, seconds = newest(rows, 2, ["ours", "chimeraboost"])
+    assert found[("adult", 1)] == {"ours": 1.0}
+    assert of_all(found, ["ours", "chimeraboost"]) == {
+        ("adult", 0): {"ours": 1.0, "chimeraboost": 2.0},
+        ("yandex_imat", 0): {"ours": 0.5},
+    }
     assert seconds[("adult", 0)] == {"ours": 1, "chimeraboost": 1}
     assert newest(rows, 16, ["ours"])[0] == {}
 
@@ -101,3 +118,31 @@ def test_sets_that_are_lost_are_told_by_mean_losses_and_by_ratios() -> None:
     }  # fmt: skip
     assert lost(losses, of_seeds=False) == {"worse": "+2.0 %"}
     assert lost(losses, of_seeds=True) == {"worse": "+2.0 %", "one seed": "+125.0 %"}
+
+
+@pytest.mark.parametrize("known", [each for n in range(5) for each in combinations(("ours", "a", "b", "c"), n)])
+def test_missing_fits_are_taken_at_their_worst(known: tuple[str, ...]) -> None:
+    libraries = ["ours", "a", "b", "c"]
+    for values in product((1.0, 2.0, 3.0), repeat=len(known)):
+        losses = dict(zip(known, values, strict=True))
+        missing = [name for name in libraries if name not in losses]
+
+        def behind(own: dict[str, float]) -> float:
+            found = ranks(own)
+            return found["ours"] - found["a"]
+
+        every = product(np.arange(0.5, 4, 0.25).tolist(), repeat=len(missing))
+        worst = max(behind(losses | dict(zip(missing, each, strict=True))) for each in every)
+        assert behind(at_worst(losses, "a", libraries)) == worst
+
+
+def test_what_missing_fits_can_change_is_a_mean_over_sets_and_seeds() -> None:
+    libraries = list(LIBRARIES)
+    whole: dict[tuple[str, int], dict[str, float]] = {
+        (name, seed): dict(zip(libraries, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True)) for name in SETS for seed in range(5)
+    }
+    assert most_behind(whole, "xgboost", libraries) == pytest.approx(-1.0)
+    del whole["adult", 0]["xgboost"]  # second of five behind ours, or first before it
+    assert most_behind(whole, "xgboost", libraries) == pytest.approx(-1 + 2 / 5 / len(SETS))
+    del whole["adult", 0]  # first, and ours the last
+    assert most_behind(whole, "xgboost", libraries) == pytest.approx(-1 + 5 / 5 / len(SETS))
