@@ -45,7 +45,13 @@ from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import objective_of_pairs
 from daskboost.params import TrainParams, as_tuple, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.checks import as_booster, check_drawn_queries, goes_with_shared_trees, is_wide
+from daskboost.training.checks import (
+    as_booster,
+    check_drawn_queries,
+    goes_with_shared_trees,
+    is_wide,
+    may_have_sets,
+)
 from daskboost.training.dataset import (
     QuantizedDataset,
     computed_by,
@@ -444,7 +450,7 @@ class BoostedTrees(EstimatorParameters):
             params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget,
             categories=CategoryOptions(
                 params.random_state, complexity=check_complexity(self.max_ctr_complexity), encodings=params.encodings,
-                has_time=bool(params.has_time), crosses=crosses,
+                may_have_sets=may_have_sets(params, objective), has_time=bool(params.has_time), crosses=crosses,
             ),
         )  # fmt: skip
         return QuantizedDataset.from_source(

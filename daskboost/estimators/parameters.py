@@ -163,7 +163,9 @@ SHARED_PARAMETERS = """
     encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
         What categorical columns become: statistics of the labels by level; a feature of each level; or codes, which
         trees split by sets of levels (`docs/categories.md`). "auto" is "target", but "onehot" for columns of three
-        or four levels where there are several classes.
+        or four levels where there are several classes or counts, and "native" for columns of 2,048 rows a level or
+        more where there are 131,072 rows or more, a single output, and parameters that take sets of levels on any
+        device.
     has_time : bool, default False
         Whether rows are given in the order of time. Statistics of a row that is trained on are then of the rows before
         it alone, not of all but its fold; of several partitions the first one comes first. Rows that are predicted have

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +230,29 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
 
     `column` : what messages call one of these columns.
     """
+    what, remedy = f"encodings='native' of column {column!r}", "use encodings='target' for it, or leave the other out"
+    _refuse_beside(what, _without_sets(params, objective), remedy)
+
+
+def may_have_sets(params: TrainParams, objective: Objective) -> bool:
+    """Return whether trees of one output can split columns by sets of categories, whatever the device."""
+    if objective.n_outputs > 1:
+        return False
+    return not any(_without_sets(replace(params, device="cuda"), objective).values())
+
+
+def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
+    """Return what keeps trees from splitting by sets, and whether it is there."""
     kind, _ = split_device(params.device)
     is_named, why = kind == "cuda", _why_cpu(params)
-    _refuse_beside(f"encodings='native' of column {column!r}", {
+    return {
         f"device={params.device!r} and {why}": is_named and bool(why),
         "partition_by='columns', as GPUs that share features do not tell each other sets":
             kind != "cpu" and params.partition_by == "columns",
         "multi_strategy='multi_output_tree', whose gains have no order of categories":
             params.has_vector_leaves(objective.n_outputs),
         "out_of_core='certified', which certifies splits by thresholds": params.out_of_core == "certified",
-    }, "use encodings='target' for it, or leave the other out")  # fmt: skip
+    }
 
 
 def _why_cpu(params: TrainParams) -> str:

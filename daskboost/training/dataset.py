@@ -230,7 +230,8 @@ class QuantizedDataset:
         encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
             What categorical columns become: target statistics of the labels, a feature of each level, or codes, which
             trees split by sets of levels (`docs/categories.md`). "auto" is "target", but
-            "onehot" for columns of three or four levels where labels have several statistics.
+            "onehot" for columns of three or four levels where labels have several statistics. Never "native", as
+            estimators' may be: whether trees can split by sets is not known here.
         has_time : bool, default False
             Whether rows are given in the order of time: statistics of a row are then of the rows before it alone, not
             of all but its fold.

@@ -15,7 +15,7 @@ from distributed import Client
 
 from daskboost import DaskBoostClassifier
 from daskboost.cluster import dask_data
-from daskboost.data.categories import level_rooms, pairs
+from daskboost.data.categories import encode, level_rooms, pairs
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 
@@ -64,6 +64,21 @@ def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kin
     lazy = found.predict_proba(rows.drop(columns="income"))
     np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))
     del rows, lazy
+    assert all_freed(client)
+
+
+def test_columns_that_are_split_by_sets_by_default(
+    client: Client, adult: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "SETS_FROM_ROWS", 1500)
+    monkeypatch.setattr(encode, "SETS_ROWS_A_LEVEL", 100)
+    x, y = adult.drop(columns="income"), adult["income"]
+    expected = DaskBoostClassifier(n_estimators=5, device="cpu").fit(x, y)
+    assert expected.booster_.schema.is_code.any()
+    rows = PARTITIONS["many"](adult)
+    found = DaskBoostClassifier(n_estimators=5, device="cpu").fit(rows.drop(columns="income"), rows["income"])
+    assert found.booster_ == expected.booster_
+    del rows
     assert all_freed(client)
 
 

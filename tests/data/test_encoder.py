@@ -21,7 +21,7 @@ from reference.folds import fold_statistics
 
 from daskboost import QuantizedDataset
 from daskboost.data.categories import encode, level_rooms, levels
-from daskboost.data.categories.encode import CategoryOptions, encoded
+from daskboost.data.categories.encode import CategoryOptions, encoded, settled
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import Division, FoldCounts, folds_of
 from daskboost.data.categories.read_column import CodedColumn, read_column
@@ -311,6 +311,20 @@ def test_few_levels_become_a_feature_each_where_there_are_several_classes(
     few, alone = features(make_source(x[["four"]], y))
     np.testing.assert_array_equal(few, found[:, 1 : 1 + few.shape[1]])
     assert alone.has_statistics == (n_labels == 2)
+
+
+@pytest.mark.parametrize(("n_levels", "n_statistics", "n_rows", "may", "expected"), [
+    (5, 1, 2**17, True, "native"), (5, 1, 2**17, False, "target"), (5, 1, 2**17 - 1, True, "target"),
+    (64, 1, 2**17, True, "native"), (65, 1, 2**17, True, "target"), (2, 1, 2**20, True, "target"),
+    (4, 2, 2**20, True, "onehot"), (5, 2, 2**20, True, "native"), (65_534, 1, 2**40, True, "native"),
+    (65_535, 1, 2**40, True, "target"),
+])  # fmt: skip
+def test_columns_of_thousands_of_rows_a_level_are_split_by_sets(
+    n_levels: int, n_statistics: int, n_rows: int, may: bool, expected: str
+) -> None:
+    assert settled("auto", n_levels, n_statistics, n_rows, may) == expected
+    for word in ("target", "onehot", "native"):
+        assert settled(word, n_levels, n_statistics, n_rows, may) == word
 
 
 def test_each_level_has_a_bin(rng: np.random.Generator) -> None:

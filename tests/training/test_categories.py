@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import daskboost as db
 from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
+from daskboost.data.categories import encode
 from daskboost.data.categories.encoder import Encoder
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ModelFormatError, ParameterError
 from daskboost.model.serialize import ATTRIBUTE, document
@@ -223,6 +224,40 @@ WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
     "vectors": ({"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"},
                 "multi_strategy='multi_output_tree'"),
 }  # fmt: skip
+
+
+@pytest.fixture
+def columns_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of 200 rows a level of 3,000 have many: all but education and native-country of adult."""
+    monkeypatch.setattr(encode, "SETS_FROM_ROWS", 3000)
+    monkeypatch.setattr(encode, "SETS_ROWS_A_LEVEL", 200)
+
+
+OF_MANY_ROWS = ("workclass", "marital-status", "occupation", "relationship", "race")
+
+
+@pytest.mark.usefixtures("columns_of_many_rows")
+@pytest.mark.parametrize("has_time", [False, True])
+def test_columns_of_many_rows_a_level_are_split_by_sets_by_default(small: Any, has_time: bool) -> None:
+    params: dict[str, Any] = {"n_estimators": 8, "max_depth": 4, "device": "cpu", "has_time": has_time}
+    fitted = DaskBoostClassifier(**params).fit(*small)
+    schema = fitted.booster_.schema
+    assert tuple(schema.label(int(at)) for at in np.flatnonzero(schema.is_code)) == OF_MANY_ROWS
+    named = DaskBoostClassifier(**params, encodings=dict.fromkeys(OF_MANY_ROWS, "native")).fit(*small)
+    np.testing.assert_array_equal(fitted.predict_proba(small[0]), named.predict_proba(small[0]))
+    targets = DaskBoostClassifier(**params, encodings={"race": "target"}).fit(*small).booster_.schema
+    assert tuple(targets.label(int(at)) for at in np.flatnonzero(targets.is_code)) == OF_MANY_ROWS[:-1]
+
+
+@pytest.mark.usefixtures("columns_of_many_rows")
+@pytest.mark.parametrize("name", WITHOUT_SETS)
+def test_columns_are_statistics_where_trees_have_no_sets_on_some_device(small: Any, name: str) -> None:
+    params = {**WITHOUT_SETS[name][0], "n_estimators": 2, "device": "cpu"}
+    if "objective" in params:
+        del params["objective"], params["num_class"]
+        small = small[0], np.resize(np.arange(3), len(small[0]))
+    schema = DaskBoostClassifier(**params).fit(*small).booster_.schema
+    assert not schema.is_code.any() and schema.encoder is not None and schema.encoder.has_statistics
 
 
 @pytest.mark.parametrize("name", WITHOUT_SETS)

@@ -79,6 +79,10 @@ NO_TARGET = Target(np.empty(0, np.float32), ())
 AUTO_ONEHOT = 4
 """Levels that a column has at most to become a feature of each of them by default, where a level has several
 statistics; `docs/categories.md` has what was measured."""
+SETS_FROM_ROWS = 2**17
+"""Rows from which on columns are split by sets of categories by default, where trees may have them."""
+SETS_ROWS_A_LEVEL = 2**11
+"""Rows for each level of a column that are wanted for that; `docs/defaults.md` has what was measured of both."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class CategoryOptions:
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
+    may_have_sets: bool = False
+    """Whether the trees to be grown may split columns by sets of categories, so that these are among the defaults."""
     has_time: bool = False
     """Whether statistics of training rows are of the rows before each, and not of those in other folds."""
     memory_limit: int | None = None
@@ -142,16 +148,20 @@ def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
     return tuple(words[at] for at in schema.categorical)
 
 
-def settled(word: str, n_levels: int, n_statistics: int) -> str:
+def settled(word: str, n_levels: int, n_statistics: int, n_rows: int, may_have_sets: bool) -> str:
     """Return what a column of so many levels, each with so many statistics, becomes by a word of `encodings_of`.
 
     By default these are target statistics. But of a column of few levels there are more statistics than levels where
     there are several classes, all of which together tell what a feature of each level does: then it has these. Of two
-    levels one feature tells all in either case.
+    levels one feature tells all in either case. Where each level has thousands of rows a node knows more of it than one
+    statistic of all rows does: then trees split the column by sets of categories, if they may.
     """
     if word != AUTO:
         return word
-    return ONEHOT if n_statistics > 1 and 2 < n_levels <= AUTO_ONEHOT else TARGET
+    if n_statistics > 1 and 2 < n_levels <= AUTO_ONEHOT:
+        return ONEHOT
+    has_many_rows = n_rows >= max(SETS_FROM_ROWS, SETS_ROWS_A_LEVEL * n_levels)
+    return NATIVE if may_have_sets and has_many_rows and 2 < n_levels <= MOST_CODES else TARGET
 
 
 def _categorical_column(column: object, schema: FeatureSchema) -> int:
@@ -424,7 +434,10 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         found = runner.told(levels, attrgetter("told"))
     _say_pooled(names, found)
     target = found.target
-    words = tuple(settled(word, n, target.n_statistics) for word, n in zip(words, found.n_levels, strict=True))
+    words = tuple(
+        settled(word, n, target.n_statistics, sum(sizes), options.may_have_sets)
+        for word, n in zip(words, found.n_levels, strict=True)
+    )
     for name, n, word in zip(names, found.n_levels, words, strict=True):
         if word == ONEHOT and n > MOST_ONEHOT:
             raise DataError(
