@@ -251,7 +251,6 @@ def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
             kind != "cpu" and params.partition_by == "columns",
         "multi_strategy='multi_output_tree', whose gains have no order of categories":
             params.has_vector_leaves(objective.n_outputs),
-        "out_of_core='certified', which certifies splits by thresholds": params.out_of_core == "certified",
     }
 
 

@@ -22,20 +22,23 @@ import numpy as np
 
 from daskboost.devices.cpu.scales import SMALLEST_POSITIVE
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Bool, Float64, Int32, Int64
 from daskboost.params import TrainParams
-from daskboost.tree.growing_tree import GrowingTree
-from daskboost.tree.split_search import Candidates, SplitRules, scores_of
+from daskboost.tree.growing_tree import SPLIT, GrowingTree
+from daskboost.tree.split_search import Candidates, Scores, SplitRules, scores_of
 from daskboost.tree.table import LEAF
 
-NODE = np.dtype([
-    ("depth", np.int32), ("left", np.int32), ("right", np.int32),
-    ("feature", np.int32), ("split_bin", np.int32), ("default_left", np.uint8),
-    ("sums", np.int64, (2,)), ("gain", np.float64),  # of all rows
-    ("best_gain", np.float64), ("best_feature", np.int32), ("best_bin", np.int32), ("best_default", np.uint8),
-    ("best_left", np.int64, (2,)),
-    ("spent", np.bool_),  # its loss is
-])  # fmt: skip
+
+def node_dtype(set_words: int) -> np.dtype[np.void]:
+    """Return a draft's node, with its own split and its best one; `set_words` as in `SplitRules`."""
+    split = np.dtype(list(zip(SPLIT, (np.int32, np.int32, np.uint8, (np.uint32, set_words)), strict=True)))
+    return np.dtype([
+        ("depth", np.int32), ("left", np.int32), ("right", np.int32), ("sums", np.int64, (2,)),  # of all rows
+        ("split", split), ("gain", np.float64), ("best", split), ("best_gain", np.float64),
+        ("best_left", np.int64, (2,)),
+        ("spent", np.bool_),  # its loss is
+    ])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Draft:
         self._params, self._rules = params, rules
         self.least_gain = SMALLEST_POSITIVE
         """Least gain of a split that is made, by the rounding of all rows (see `tree/growing_tree.py`)."""
-        self.nodes = np.zeros(1, NODE)
+        self.nodes = np.zeros(1, node_dtype(rules.set_words))
         self.nodes["left"] = self.nodes["right"] = LEAF
         self.targets: Int64 = np.zeros(1, np.int64)
         """Leaves to be grown on the sample."""
@@ -73,7 +76,7 @@ class Draft:
 
     def graft(self, forest: GrowingTree) -> None:
         """Hang trees that were grown on the sample, one per target, below the targets."""
-        left, right, feature, split_bin, default_left = forest.links
+        left, right, split = forest.links
         n_roots = len(self.targets)
         places = np.concatenate([
             self.targets, np.zeros(1 - n_roots % 2, np.int64), len(self.nodes) + np.arange(len(left) - (n_roots | 1)),
@@ -81,13 +84,11 @@ class Draft:
         grown = places[n_roots | 1 :]
         self._extend(len(grown))
         inner = np.flatnonzero(left != LEAF)
-        for name, values in (
-            ("left", places[left[inner]]), ("right", places[right[inner]]), ("feature", feature[inner]),
-            ("split_bin", split_bin[inner]), ("default_left", default_left[inner]),
-        ):  # fmt: skip
-            self.nodes[name][places[inner]] = values
+        at = places[inner]
+        self.nodes["left"][at], self.nodes["right"][at] = places[left[inner]], places[right[inner]]
+        self.nodes["split"][at] = split[inner]
         depth = self.nodes["depth"]
-        for node in places[inner].tolist():
+        for node in at.tolist():
             depth[self.nodes["left"][node]] = depth[self.nodes["right"][node]] = depth[node] + 1
         self.fresh = np.concatenate([self.targets, grown])
         self.targets = self.targets[:0]
@@ -103,8 +104,9 @@ class Draft:
         -1."""
         value = np.full(len(self.nodes), -1, np.float32)
         value[nodes] = np.arange(len(nodes))
-        left, right, feature, split_bin = (self.nodes[n].copy() for n in ("left", "right", "feature", "split_bin"))
-        return WalkArrays(left, right, feature, split_bin, self.nodes["default_left"] != 0, value)
+        left, right = self.nodes["left"].copy(), self.nodes["right"].copy()
+        feature, split_bin, default_left, right_bins = (self.nodes["split"][name].copy() for name in SPLIT)
+        return WalkArrays(left, right, feature, split_bin, default_left != 0, value, right_bins)
 
     def set_sums(self, sums: Int64) -> None:
         """Take in the frontier's sums over all rows; the other fresh nodes' are their children's."""
@@ -116,15 +118,15 @@ class Draft:
     def set_best(self, found: Candidates, units: Sequence[float]) -> None:
         """Take in the best splits of the fresh nodes, and take out splits that are not allowed or not worth it."""
         nodes, fresh = self.nodes, self.fresh
-        for name, values in (
-            ("best_gain", found.gain), ("best_feature", found.feature), ("best_bin", found.split_bin),
-            ("best_default", found.default_left), ("best_left", found.left),
-        ):  # fmt: skip
-            nodes[name][fresh] = values
+        nodes["best_gain"][fresh], nodes["best_left"][fresh] = found.gain, found.left
+        for name in SPLIT:
+            nodes["best"][name][fresh] = getattr(found, name)
+        scores = scores_of(self._rules, units)
+        sets = fresh[(found.split_bin == BY_SET) & (found.gain >= self.least_gain)]
+        nodes["best_gain"][sets] = self._gains(scores, sets, nodes["best_left"][sets])  # `cat_l2` has chosen, no more
         inner = self._inner(fresh)
         sums, left = nodes["sums"][inner], nodes["sums"][nodes["left"][inner]]
-        bounds = np.tile([-np.inf, np.inf], (len(inner), 1))
-        nodes["gain"][inner] = scores_of(self._rules, units).split_values(sums, left, bounds)[0]
+        nodes["gain"][inner] = self._gains(scores, inner, left)
         lighter = np.minimum(left[:, 1], sums[:, 1] - left[:, 1])
         allowed = lighter * units[1] >= self._rules.least_h
         for node, fine in zip(inner.tolist(), allowed.tolist(), strict=True):
@@ -162,11 +164,7 @@ class Draft:
         nodes = self.nodes
         nodes["left"][replaced] = first + 2 * np.arange(len(replaced))
         nodes["right"][replaced] = nodes["left"][replaced] + 1
-        for name, best in (
-            ("feature", "best_feature"), ("split_bin", "best_bin"), ("default_left", "best_default"),
-            ("gain", "best_gain"),
-        ):  # fmt: skip
-            nodes[name][replaced] = nodes[best][replaced]
+        nodes["split"][replaced], nodes["gain"][replaced] = nodes["best"][replaced], nodes["best_gain"][replaced]
         for side in ("left", "right"):
             nodes["depth"][nodes[side][replaced]] = nodes["depth"][replaced] + 1
         self.targets = np.arange(first, len(nodes))
@@ -181,14 +179,10 @@ class Draft:
                 return
             of = np.array([node for _, node in chosen])
             inner = splits[of]
-            best = {name: nodes[f"best_{name}"][of] for name in ("feature", "bin", "default", "left")}
-            left = np.where(inner[:, None], nodes["sums"][nodes["left"][of]], best["left"])
-            candidates = Candidates(
-                np.where(inner, nodes["gain"][of], nodes["best_gain"][of]),
-                np.where(inner, nodes["feature"][of], best["feature"]),
-                np.where(inner, nodes["split_bin"][of], best["bin"]),
-                np.where(inner, nodes["default_left"][of], best["default"]), left,
-            )  # fmt: skip
+            split, gain, left = nodes["best"][of], nodes["best_gain"][of], nodes["best_left"][of]
+            split[inner], gain[inner] = nodes["split"][of[inner]], nodes["gain"][of[inner]]
+            left[inner] = nodes["sums"][nodes["left"][of[inner]]]
+            candidates = Candidates(gain, **{name: np.ascontiguousarray(split[name]) for name in SPLIT}, left=left)
             _, children = tree.add([(own, row) for row, (own, _) in enumerate(chosen)], candidates)
             pairs = np.array(children).reshape(-1, 2)
             level = [
@@ -198,7 +192,7 @@ class Draft:
             ]  # fmt: skip
 
     def _extend(self, n: int) -> None:
-        more = np.zeros(n, NODE)
+        more = np.zeros(n, self.nodes.dtype)
         more["left"] = more["right"] = LEAF
         self.nodes = np.concatenate([self.nodes, more])
 
@@ -209,14 +203,15 @@ class Draft:
     def _worth(self, gain: float) -> bool:
         return gain >= self.least_gain
 
+    def _gains(self, scores: Scores, nodes: Int64, left: Int64) -> Float64:
+        """Return what nodes gain by splits whose left children have these sums."""
+        bounds = np.tile([-np.inf, np.inf], (len(nodes), 1))
+        return scores.split_values(self.nodes["sums"][nodes], left, bounds)[0]
+
     def _is_best(self, nodes: Int64) -> Bool:
-        """Whether nodes have their best splits."""
-        own = self.nodes[nodes]
-        return np.asarray(
-            (own["feature"] == own["best_feature"])
-            & (own["split_bin"] == own["best_bin"])
-            & (own["default_left"] == own["best_default"])
-        )
+        """Return whether nodes have their best splits."""
+        same: Bool = self.nodes["split"][nodes] == self.nodes["best"][nodes]
+        return same
 
     def _losses(self, nodes: Int64) -> Float64:
         own = self.nodes[nodes]

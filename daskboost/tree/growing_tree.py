@@ -14,13 +14,16 @@ import numpy as np
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.row_order import BY_SET, RowSplits
-from daskboost.dtypes import FLOAT32_MAX, Bool, Float32, Float64, Int32, Int64
+from daskboost.dtypes import FLOAT32_MAX, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.category_sets import CategorySets
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.set_bins import bins_of_sets, sets_of_bins
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, scores_of
 from daskboost.tree.table import LEAF, TreeTable
+
+SPLIT = ("feature", "split_bin", "default_left", "right_bins")
+"""Fields of nodes, and of `Candidates`, that say which rows go left."""
 
 
 def node_dtype(n_sums: int, set_words: int) -> np.dtype[np.void]:
@@ -73,12 +76,10 @@ class GrowingTree:
         self._size, self.n_leaves = len(roots), len(depths)
 
     @property
-    def links(self) -> tuple[Int32, Int32, Int32, Int32, Bool]:
-        """Left and right child, feature, bin and default direction of each node; a leaf's left child is -1."""
+    def links(self) -> tuple[Int32, Int32, np.ndarray]:
+        """Return left and right child of each node, -1 of a leaf, and its split, whose fields are `SPLIT`."""
         nodes = self._nodes[: self._size]
-        names = ("left", "right", "feature", "split_bin")
-        left, right, feature, split_bin = (nodes[name].copy() for name in names)
-        return left, right, feature, split_bin, nodes["default_left"] != 0
+        return nodes["left"].copy(), nodes["right"].copy(), nodes[list(SPLIT)].copy()
 
     def openable(self, ids: Sequence[int]) -> list[int]:
         """Return those of newly made nodes whose best split is worth finding: depth, leaves and weight leave room for

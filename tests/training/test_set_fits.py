@@ -32,6 +32,8 @@ FITS: dict[str, dict[str, Any]] = {
     "draws": {"subsample": 0.7, "colsample_bynode": 0.6, "max_depth": 4},
     "with the host": {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 3},
+    "certified": {"out_of_core": "certified", "certify_tolerance": 0.03, "resident_share": 0.4, "max_depth": 4},
+    "certified exactly": {"out_of_core": "certified", "certify_tolerance": 0.0, "resident_share": 0.2, "max_depth": 3},
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {"dense": {"chunk_rows": 192}, "sparse": {"encoding": "csr"}}
 

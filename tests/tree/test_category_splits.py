@@ -271,6 +271,7 @@ FITS: dict[str, dict[str, Any]] = {
     "with the host": {"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.7], "max_depth": 4},
     "limits of sets": {"cat_smooth": 4.0, "cat_l2": 3.0, "min_data_per_group": 20.0, "max_depth": 4},
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 4},
+    "certified": {"out_of_core": "certified", "certify_tolerance": 0.03, "resident_share": 0.4, "max_depth": 4},
     "constraints": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]]},
 }
 
@@ -288,6 +289,37 @@ def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
                             evals_result=result)  # fmt: skip
             made.append((trees_of(booster), result["valid"]))
     assert all(own == made[0] for own in made[1:])
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"cat_smooth": 4.0, "cat_l2": 3.0, "min_data_per_group": 20.0, "gamma": 0.4},
+    {"objective": "multi:softprob", "num_class": 3, "max_cat_threshold": 3},
+])  # fmt: skip
+def test_certified_trees_without_tolerance_are_the_exact_ones(more: dict[str, Any]) -> None:
+    x, y = make_rows(14, 900)
+    if "num_class" in more:
+        y = (np.argsort(np.argsort(y)) % 900 // 300).astype(np.float32)
+    params = {"device": "cpu", "n_jobs": 2, "max_depth": 5, **more}
+    certified = {"out_of_core": "certified", "resident_share": 0.3}
+    with native(x, y) as data:
+        expected = train(params, data, 3)
+        made = {
+            tolerance: train({**params, **certified, "certify_tolerance": tolerance}, data, 3) for tolerance in (0.0, 0.1)
+        }
+    assert trees_of(made[0.0]) == trees_of(expected) != trees_of(made[0.1])
+    assert all(tree.has_set.any() for tree in made[0.1].trees)
+
+
+def test_certified_sets_lose_what_is_allowed() -> None:
+    """By the gains that their trees tell: a first tree gains no more with sets of a sample than with the best ones."""
+    x, y = make_rows(15, 2_000)
+    params: dict[str, Any] = {"device": "cpu", "max_depth": 1, "cat_l2": 2.0}
+    with native(x, y) as data:
+        best, own = (
+            float(train({**params, **more}, data, 1).trees[0].gain[0])
+            for more in ({}, {"out_of_core": "certified", "certify_tolerance": 1.0, "resident_share": 0.05})
+        )
+    assert own == best, "the last level takes its best splits"
 
 
 def trees_of(booster: Booster) -> bytes:

@@ -10,7 +10,7 @@ from reference import certify as reference
 
 from daskboost.params import TrainParams
 from daskboost.tree.certify import Draft
-from daskboost.tree.split_search import SplitRules
+from daskboost.tree.split_search import SetSearch, SplitRules
 from daskboost.tree.table import LEAF
 
 DEPTH = 5
@@ -19,7 +19,8 @@ DEPTH = 5
 def random_draft(rng: np.random.Generator, gamma: float) -> tuple[Draft, reference.Node]:
     """A judged draft of any shape, and the same as the twin has it; gains tie now and then."""
     params = TrainParams(max_depth=DEPTH, gamma=gamma)
-    draft = Draft(params, SplitRules(1, 0, 0, 1, np.zeros(3, np.int32), symmetric=False))
+    sets = SetSearch(np.array([True, False, False]), 40, 4, 64)
+    draft = Draft(params, SplitRules(1, 0, 0, 1, np.zeros(3, np.int32), symmetric=False, sets=sets))
     draft.least_gain = least = max(gamma, reference.NOISE)
     gains = rng.choice([0.0, 1e-7, 0.5, 1.0, 2.5, 4.0], 200)
 
@@ -32,7 +33,8 @@ def random_draft(rng: np.random.Generator, gamma: float) -> tuple[Draft, referen
         made.is_best, made.spent = bool(rng.random() < 0.3), bool(rng.random() < 0.2)
         made.gain = best if made.is_best else best * float(rng.choice([0.5, 0.9, 1.0]))
         draft.nodes["gain"][node], draft.nodes["spent"][node] = made.gain, made.spent
-        draft.nodes["best_bin"][node] = 0 if made.is_best else 1
+        if not made.is_best:
+            draft.nodes["best"]["split_bin" if rng.random() < 0.5 else "right_bins"][node] = 1
         left = len(draft.nodes)
         draft._extend(2)
         draft.nodes["left"][node], draft.nodes["right"][node] = left, left + 1
@@ -74,6 +76,6 @@ def test_replaced_nodes_have_their_best_splits_and_new_leaves() -> None:
     assert draft.targets.tolist() == list(range(size, size + 2 * len(verdict.replaced)))
     assert (nodes["left"][draft.targets] == LEAF).all()
     for node in verdict.replaced.tolist():
-        assert nodes["split_bin"][node] == nodes["best_bin"][node] and nodes["gain"][node] == nodes["best_gain"][node]
+        assert nodes["split"][node] == nodes["best"][node] and nodes["gain"][node] == nodes["best_gain"][node]
         assert nodes["depth"][nodes["left"][node]] == nodes["depth"][nodes["right"][node]] == nodes["depth"][node] + 1
         assert not set(draft.judge(0.0).replaced.tolist()) & {node}
