@@ -18,33 +18,38 @@ def list_width(most_bins: int) -> int:
     return most_bins + 1 + (most_bins + 1) % 2
 
 
-def lists_of_bins(right_bins: UInt32, by_set: Bool) -> tuple[Int32, Int32]:
-    """Return what nodes have in place of the last bin on the left, and their lists.
+def lists_of_bins(split_bin: Int32, right_bins: UInt32, splits: Bool) -> tuple[Int32, Int32]:
+    """Return what nodes have as their last bin on the left, and their lists.
 
     Parameters
     ----------
+    split_bin : int32 array, shape (nodes,)
+        The last bin on the left, `BY_SET` of those that split by sets.
     right_bins : uint32 array, shape (nodes, words)
         A bit for each bin that goes right, of nodes that split by a set.
-    by_set : bool array, shape (nodes,)
-        Whether a node does.
+    splits : bool array, shape (nodes,)
+        Whether a node splits; what others have is kept.
 
     Returns
     -------
-    kinds : int32 array, shape (nodes,)
-        `BY_SET` or `ALL_BUT`, whichever has the shorter list.
+    split_bin : int32 array, shape (nodes,)
+        `BY_SET` or `ALL_BUT` in place of `BY_SET`, whichever has the shorter list.
     lists : int32 array, shape (nodes, width)
-        Of nodes that do not split by a set, anything.
+        Of nodes that do not split by a set, anything; of width 0 where none does.
     """
+    by_set = splits & (split_bin == BY_SET)
+    if not by_set.any():
+        return split_bin, np.zeros((len(split_bin), 0), np.int32)
     words = np.ascontiguousarray(right_bins).astype("<u4")
     bits: UInt8 = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     n_right, n_all = bits.sum(axis=1, dtype=np.int64), bits.shape[1]
     lacks = n_right > n_all + 1 - n_right
-    kinds = np.where(lacks, ALL_BUT, BY_SET).astype(np.int32)
+    kinds = np.where(by_set, np.where(lacks, ALL_BUT, BY_SET), split_bin).astype(np.int32)
     bins = [
         np.append(np.flatnonzero(own == 0), n_all) if is_short else np.flatnonzero(own)
         for own, is_short in zip(bits[by_set], lacks[by_set], strict=True)
     ]
-    lists = np.zeros((len(bits), list_width(max(map(len, bins), default=0))), np.int32)
+    lists = np.zeros((len(bits), list_width(max(map(len, bins)))), np.int32)
     for node, own in zip(np.flatnonzero(by_set).tolist(), bins, strict=True):
         lists[node, 0], lists[node, 1 : len(own) + 1] = len(own), own
     return kinds, lists

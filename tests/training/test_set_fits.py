@@ -93,7 +93,7 @@ def test_gpus_refuse_longer_sets(device: str, caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("divided", [False, True])
-@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host"])
+@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host", "certified"])
 def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where each searches a share of the nodes, or of a round's trees, and tells the others."""
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
@@ -115,6 +115,7 @@ def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: py
 @pytest.mark.parametrize("growth", [
     {"max_depth": 5}, {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
+    {"max_depth": 5, "out_of_core": "certified", "resident_share": 0.3},
 ])  # fmt: skip
 def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes in several chunks among them, whose ends take memory of their own."""
@@ -131,7 +132,7 @@ def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest
         expected = train({**params, "device": "cpu", "n_jobs": 2}, data, 3)
     assert any(tree.has_set.any() for tree in booster.trees)
     assert trees_of(booster) == trees_of(expected)
-    assert planned.mixes_widths
+    assert planned.mixes_widths == ("out_of_core" not in growth)
     within(runtime.meter.pool.total_bytes, planned)
 
 
@@ -168,5 +169,5 @@ def test_codes_that_a_gpu_has_quantized(monkeypatch: pytest.MonkeyPatch) -> None
         runtime.meter.restart()
         found = train({**params, "device": "cuda"}, there, 2)
         within(runtime.meter.pool.total_bytes, planned)
-    assert planned.mixes_widths
+    assert planned.mixes_widths == ("out_of_core" not in growth)
     assert trees_of(found) == trees_of(expected)

@@ -7,7 +7,7 @@ the launches of a level queue up one behind the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +36,13 @@ from daskboost.devices.gpu.trees.known_tree import (
     device_tree,
     known_tree,
     mark_leaves,
+    sets_on_device,
     sum_segments,
 )
 from daskboost.devices.gpu.trees.leaf_models import PairsByRow, add_equations
 from daskboost.devices.gpu.trees.split import empty_histograms
 from daskboost.devices.leaf_models import MOST_TERMS, n_sums
-from daskboost.devices.row_order import BY_SET, Following, Root, RowSplits
+from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt64
 
 SPLIT_THREADS = 128
@@ -61,9 +62,6 @@ DIVIDED_BYTES = 1 << 22
 H100s take 24 us for sums of a half each, and 7 for splits; sums of all on both are an exchange of halves besides."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
-
-SPLIT_BIN = 4
-"""Row of splits' columns, as in `kernels/symbol.cuh`."""
 
 
 class Uploaded(NamedTuple):
@@ -257,7 +255,7 @@ class GpuRows:
         those of its places."""
         self.reserve(known.n_nodes, known.most_splits)
         for splits in known.levels:
-            self.split_rows(view, chunk, splits)
+            self.split_rows(view, chunk, splits, known.sets)
         sum_segments(self._runtime, chunk, known.leaves, sums)
 
     def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
@@ -500,14 +498,10 @@ class GpuRows:
         if splits is None or not len(splits):
             return None
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
-        columns, sets = splits.columns, None
-        by_set = splits.split_bin == BY_SET
-        if by_set.any():
-            kinds, lists = lists_of_bins(splits.right_bins, by_set)
-            columns[SPLIT_BIN] = np.where(by_set, kinds, splits.split_bin)
-            by_node = np.zeros((int(splits.node.max()) + 1, lists.shape[1]), np.int32)
-            by_node[splits.node] = lists
-            sets = to_device(self._runtime, by_node)
+        bins, lists = lists_of_bins(splits.split_bin, splits.right_bins, np.ones(len(splits), np.bool_))
+        by_node = np.zeros((int(splits.node.max()) + 1, lists.shape[1]), np.int32)
+        by_node[splits.node] = lists
+        columns, sets = replace(splits, split_bin=bins).columns, sets_on_device(self._runtime, by_node)
         return Uploaded(to_device(self._runtime, columns), sets)
 
 

@@ -31,7 +31,8 @@ from daskboost.devices.gpu.rows.views import (
 from daskboost.devices.gpu.runtime.collective import Collective
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.gpu.trees.leaf_models import models_on_device
-from daskboost.devices.row_order import BY_SET, RowSplits
+from daskboost.devices.row_order import RowSplits
+from daskboost.dtypes import Int32
 
 # Trees searched on weights in place of hessians take exact sums of their leaves: `kernels/refit.cu`, `leaf_sums.cu`.
 #
@@ -224,11 +225,7 @@ class VectorTree(ScalarTree):
 def device_tree(runtime: Runtime, tree: WalkArrays) -> ScalarTree:
     """Bring a tree to the device, in one copy, since each takes as long as a launch."""
     n, n_words = len(tree.left_child), tree.value.size
-    bins, lists = tree.split_bin, np.zeros((n, 0), np.int32)
-    if tree.right_bins.shape[1]:
-        by_set = (tree.left_child >= 0) & (bins == BY_SET)
-        kinds, lists = lists_of_bins(tree.right_bins, by_set)
-        bins = np.where(by_set, kinds, bins)
+    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, tree.left_child >= 0)
     values = tree.value.ravel().view(np.int32)
     numbers = (tree.left_child, tree.right_child, tree.feature, bins, values, lists.ravel())
     n_numbers = 4 * n + n_words + lists.size
@@ -255,6 +252,8 @@ class KnownTree:
     """The node of each place; int32."""
     n_nodes: int
     """Nodes of the tree, and one that no rows reach."""
+    sets: DeviceArray | None
+    """Lists of the nodes that split by sets (`bin_lists.py`), if any do; int32, shape (nodes, width)."""
 
     @property
     def most_splits(self) -> int:
@@ -279,9 +278,15 @@ def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int) -> KnownTree:
         leads[inner] = leads[left[inner]] | leads[right[inner]]
     chosen = [inner[leads[inner]] for inner in levels]
     nodes, default_left = np.arange(len(left), dtype=np.int32), tree.default_left.astype(np.uint8)
-    columns = RowSplits(nodes, left, right, tree.feature, tree.split_bin, default_left).columns
+    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, leads & (left >= 0))
+    columns, sets = RowSplits(nodes, left, right, tree.feature, bins, default_left).columns, sets_on_device(runtime, lists)
     uploaded = [to_device(runtime, np.ascontiguousarray(columns[:, inner])) for inner in chosen if len(inner)]
-    return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1)
+    return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1, sets)
+
+
+def sets_on_device(runtime: Runtime, lists: Int32) -> DeviceArray | None:
+    """Bring lists of nodes (`bin_lists.py`) to the device, if any node has one."""
+    return to_device(runtime, lists) if lists.size else None
 
 
 def sum_segments(runtime: Runtime, chunk: PairSegments, nodes: DeviceArray, sums: DeviceArray) -> None:
