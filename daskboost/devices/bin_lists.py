@@ -18,7 +18,7 @@ def list_width(most_bins: int) -> int:
     return most_bins + 1 + (most_bins + 1) % 2
 
 
-def lists_of_bins(split_bin: Int32, right_bins: UInt32, splits: Bool) -> tuple[Int32, Int32]:
+def lists_of_bins(split_bin: Int32, right_bins: UInt32, splits: Bool, n_bins: Int32) -> tuple[Int32, Int32]:
     """Return what nodes have as their last bin on the left, and their lists.
 
     Parameters
@@ -26,9 +26,11 @@ def lists_of_bins(split_bin: Int32, right_bins: UInt32, splits: Bool) -> tuple[I
     split_bin : int32 array, shape (nodes,)
         The last bin on the left, `BY_SET` of those that split by sets.
     right_bins : uint32 array, shape (nodes, words)
-        A bit for each bin that goes right, of nodes that split by a set.
+        A bit for each bin that goes right, of nodes that split by a set; bins that it has no bits for go left.
     splits : bool array, shape (nodes,)
         Whether a node splits; what others have is kept.
+    n_bins : int32 array, shape (nodes,)
+        Bins of the feature that a node splits, the last one of no code.
 
     Returns
     -------
@@ -42,12 +44,12 @@ def lists_of_bins(split_bin: Int32, right_bins: UInt32, splits: Bool) -> tuple[I
         return split_bin, np.zeros((len(split_bin), 0), np.int32)
     words = np.ascontiguousarray(right_bins).astype("<u4")
     bits: UInt8 = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
-    n_right, n_all = bits.sum(axis=1, dtype=np.int64), bits.shape[1]
-    lacks = n_right > n_all + 1 - n_right
+    n_right = bits.sum(axis=1, dtype=np.int64)
+    lacks = n_right > n_bins - n_right
     kinds = np.where(by_set, np.where(lacks, ALL_BUT, BY_SET), split_bin).astype(np.int32)
     bins = [
-        np.append(np.flatnonzero(own == 0), n_all) if is_short else np.flatnonzero(own)
-        for own, is_short in zip(bits[by_set], lacks[by_set], strict=True)
+        np.setdiff1d(np.arange(n), right, assume_unique=True) if is_short else right
+        for n, right, is_short in zip(n_bins[by_set], map(np.flatnonzero, bits[by_set]), lacks[by_set], strict=True)
     ]
     lists = np.zeros((len(bits), list_width(max(map(len, bins)))), np.int32)
     for node, own in zip(np.flatnonzero(by_set).tolist(), bins, strict=True):

@@ -208,7 +208,7 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
         return margins
     assert len(some) == len(margins)
     on_device = view.runtime.xp.asarray(margins)
-    device_tree(view.runtime, tree).walk(view, on_device[:, output])
+    device_tree(view.runtime, tree, view._layout.host.n_bins).walk(view, on_device[:, output])
     return to_host(on_device)
 
 

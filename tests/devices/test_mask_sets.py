@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from devices.backends import make_layout
@@ -49,17 +51,22 @@ def make_tree(rng: np.random.Generator, layout: SlotLayout, depth: int) -> WalkA
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("depth", [1, 8])
 @pytest.mark.parametrize("features", FEATURES)
-def test_walks_end_in_the_naive_leaf(runtime: Runtime, features: str, depth: int, rng: np.random.Generator) -> None:
+def test_walks_end_in_the_naive_leaf(
+    runtime: Runtime, features: str, depth: int, short: bool, rng: np.random.Generator
+) -> None:
     n_bins = FEATURES[features]
     layout, symbols = make_layout(n_bins), np.stack([rng.integers(0, n + 1, N_ROWS) for n in n_bins], axis=1)
     rows: Symbols = symbols.astype(np.uint16) if max(n_bins) > 255 else symbols.astype(np.uint8)
     mixes = "both" in features
     view = DenseView(DeviceLayout(runtime, layout), [rows], N_ROWS, copy_columns=mixes, mixes=mixes)
     tree = make_tree(rng, layout, depth)
+    if short:  # no more words than the sets need, as trees of models have
+        tree = replace(tree, right_bins=tree.right_bins[:, : -(-tree.right_bins.shape[1] // 2)].copy())
     expected = tree.value[[reference.leaf(tree, row, layout.n_bins) for row in symbols]]
-    columns = device_tree(runtime, tree).columns.alone()
+    columns = device_tree(runtime, tree, layout.n_bins).columns.alone()
     size = runtime.xp.asarray(np.array([len(tree.value)], np.int32))
     words = runtime.xp.asarray(rng.integers(0, 1 << 32, (layout.n_slots, MASK_WORDS)).astype(np.uint32))
     numbers = runtime.xp.empty(len(tree.value), np.int32)

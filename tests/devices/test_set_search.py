@@ -145,9 +145,10 @@ def test_lists_have_what_is_shorter(rng: np.random.Generator) -> None:
     words = np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
     by_set = np.array([True, True, False, True, False])
     bins, splits = np.array([BY_SET, BY_SET, 6, BY_SET, BY_SET], np.int32), np.array([True] * 4 + [False])
-    kinds, lists = lists_of_bins(bins, words, splits)
+    n_bins = np.full(5, 66, np.int32)  # two more than there are bits for
+    kinds, lists = lists_of_bins(bins, words, splits, n_bins)
     assert kinds.tolist() == [BY_SET, ALL_BUT, 6, ALL_BUT, BY_SET]
     assert lists[0, :3].tolist() == [2, 3, 40]
-    assert lists[1, : lists[1, 0] + 1].tolist() == [6, 7, 60, 61, 62, 63, 64]
+    assert lists[1, : lists[1, 0] + 1].tolist() == [7, 7, 60, 61, 62, 63, 64, 65]
     np.testing.assert_array_equal(bins_of_lists(kinds, lists, by_set, 2)[by_set], words[by_set])
-    assert lists_of_bins(bins, words, ~by_set & splits)[1].shape == (5, 0), "no node splits by a set"
+    assert lists_of_bins(bins, words, ~by_set & splits, n_bins)[1].shape == (5, 0), "no node splits by a set"

@@ -316,7 +316,7 @@ def test_values_are_added_to_all_margins(
         expected[row] += tree.value[partition.leaf(tree, symbols[row], layout.n_bins)]
     walked, margins, gathered = (put_beside(rows.chunks[0].order, given.copy()) for _ in range(3))
     if walks_all(view):
-        device_tree(view.runtime, tree).walk(view, walked)
+        device_tree(view.runtime, tree, layout.n_bins).walk(view, walked)
     else:
         walk(view, tree, np.arange(150, dtype=np.uint32), walked, EagerThreads(threads))
     assert to_host(walked).tobytes() == expected.tobytes()

@@ -145,7 +145,7 @@ def test_positions_of_kernels_are_those_of_tables(n_bins: int, runtime: Runtime)
     symbols = np.arange(n_bins + 1)[:, None] if n_bins < 1_000 else np.arange(0, n_bins + 1, 13)[:, None]
     view = DenseView(DeviceLayout(runtime, layout), [symbols.astype(name)], len(symbols), copy_columns=False)
     margin = runtime.xp.zeros(len(symbols), np.float32)
-    device_tree(runtime, leaf_of(0.0, 0, 1.0)).walk(view, margin)
+    device_tree(runtime, leaf_of(0.0, 0, 1.0), layout.n_bins).walk(view, margin)
     np.testing.assert_array_equal(to_host(margin), positions(n_bins)[symbols[:, 0]])
 
 
@@ -237,7 +237,7 @@ def test_several_trees_walk_at_once(rng: np.random.Generator, runtime: Runtime) 
     layout, symbols = make_layout(SMALL_BINS), make_symbols(rng, 500, SMALL_BINS)
     view = DenseView(DeviceLayout(runtime, layout), [symbols.astype(np.uint8)], 500, copy_columns=True)
     trees = [random_tree(rng, SMALL_BINS, 12) for _ in range(3)]
-    alone = [device_tree(runtime, tree).columns for tree in trees]
+    alone = [device_tree(runtime, tree, layout.n_bins).columns for tree in trees]
     margin = rng.normal(size=(500, 3)).astype(np.float32)
     on_device, stack = to_device(runtime, margin), runtime.xp.stack
     models = [np.stack([to_host(each.models[k]) for each in alone if each.models is not None]) for k in range(2)]

@@ -220,7 +220,6 @@ WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
     "levels of one split on GPUs": ({"device": "cuda", "grow_policy": "symmetric"},
                                     "device='cuda' and grow_policy='symmetric'"),
     "limits on GPUs": ({"device": "cuda", "cat_l2": 2.0}, r"device='cuda' and cat_l2=2.0, a limit of sets"),
-    "certified trees": ({"out_of_core": "certified"}, "out_of_core='certified'"),
     "vectors": ({"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"},
                 "multi_strategy='multi_output_tree'"),
 }  # fmt: skip

@@ -142,7 +142,8 @@ class GpuFrontier:
     def _tree(self, tree: WalkArrays, places: tuple[int, int], rounding: Rounding) -> _Tree:
         """What its first chunk uploads for the others."""
         if places not in self._trees:
-            known, decided = known_tree(self._runtime, tree, places[1] - places[0]), DeviceRounding(self._runtime, 1)
+            known = known_tree(self._runtime, tree, places[1] - places[0], self._memory.layout.n_bins)
+            decided = DeviceRounding(self._runtime, 1)
             decided.put(0, rounding)
             self._trees[places] = _Tree(known, decided.of(0))
         return self._trees[places]
@@ -306,7 +307,7 @@ class GpuDevice:
         )
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
-        return device_tree(self._runtime, tree).walk
+        return device_tree(self._runtime, tree, self._layout.host.n_bins).walk
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

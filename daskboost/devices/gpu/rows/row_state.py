@@ -240,7 +240,8 @@ class GpuRows:
     def settle(self, tree: WalkArrays, n_places: int) -> Int64:
         """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
         values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
-        known, sums = known_tree(self._runtime, tree, n_places), self._runtime.xp.zeros((n_places, 2), np.int64)
+        known = known_tree(self._runtime, tree, n_places, self._layout.n_bins)
+        sums = self._runtime.xp.zeros((n_places, 2), np.int64)
         for index, view in self._views():
             chunk = self.chunks[index]
             self.move_to_leaves(view, chunk, known, sums)
@@ -391,7 +392,7 @@ class GpuRows:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
         outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
-        applied, on_device = self._upload(splits), device_tree(self._runtime, tree)
+        applied, on_device = self._upload(splits), device_tree(self._runtime, tree, self._layout.n_bins)
         self.reserve(len(tree.value), 0)
         are_placed = applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks)
         if are_placed and not tree.models:
@@ -498,7 +499,8 @@ class GpuRows:
         if splits is None or not len(splits):
             return None
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
-        bins, lists = lists_of_bins(splits.split_bin, splits.right_bins, np.ones(len(splits), np.bool_))
+        n_bins, every = self._layout.n_bins[splits.feature], np.ones(len(splits), np.bool_)
+        bins, lists = lists_of_bins(splits.split_bin, splits.right_bins, every, n_bins)
         by_node = np.zeros((int(splits.node.max()) + 1, lists.shape[1]), np.int32)
         by_node[splits.node] = lists
         columns, sets = replace(splits, split_bin=bins).columns, sets_on_device(self._runtime, by_node)

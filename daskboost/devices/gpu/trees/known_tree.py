@@ -222,10 +222,10 @@ class VectorTree(ScalarTree):
         add_leaf_vectors(self.runtime, chunk, leaves, self.columns.value, margin)
 
 
-def device_tree(runtime: Runtime, tree: WalkArrays) -> ScalarTree:
-    """Bring a tree to the device, in one copy, since each takes as long as a launch."""
+def device_tree(runtime: Runtime, tree: WalkArrays, n_bins: Int32) -> ScalarTree:
+    """Bring a tree to the device, in one copy, since each takes as long as a launch; `n_bins` : of each feature."""
     n, n_words = len(tree.left_child), tree.value.size
-    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, tree.left_child >= 0)
+    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, tree.left_child >= 0, n_bins[tree.feature])
     values = tree.value.ravel().view(np.int32)
     numbers = (tree.left_child, tree.right_child, tree.feature, bins, values, lists.ravel())
     n_numbers = 4 * n + n_words + lists.size
@@ -261,7 +261,7 @@ class KnownTree:
         return max((splits.shape[1] for splits in self.levels), default=0)
 
 
-def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int) -> KnownTree:
+def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int, n_bins: Int32) -> KnownTree:
     """A tree whose leaves hold places 0 to `n_places` as values, or negative ones where rows are not wanted."""
     left, right = tree.left_child, tree.right_child
     levels, at = [], np.zeros(1, np.int64)
@@ -278,10 +278,10 @@ def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int) -> KnownTree:
         leads[inner] = leads[left[inner]] | leads[right[inner]]
     chosen = [inner[leads[inner]] for inner in levels]
     nodes, default_left = np.arange(len(left), dtype=np.int32), tree.default_left.astype(np.uint8)
-    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, leads & (left >= 0))
-    columns, sets = RowSplits(nodes, left, right, tree.feature, bins, default_left).columns, sets_on_device(runtime, lists)
+    bins, lists = lists_of_bins(tree.split_bin, tree.right_bins, leads & (left >= 0), n_bins[tree.feature])
+    columns = RowSplits(nodes, left, right, tree.feature, bins, default_left).columns
     uploaded = [to_device(runtime, np.ascontiguousarray(columns[:, inner])) for inner in chosen if len(inner)]
-    return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1, sets)
+    return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1, sets_on_device(runtime, lists))
 
 
 def sets_on_device(runtime: Runtime, lists: Int32) -> DeviceArray | None:
