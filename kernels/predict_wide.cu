@@ -1,11 +1,13 @@
 // Rows walk down a forest straight from their values: for what `predict.cu` has no room for, which is hundreds of columns,
-// tens of thousands of thresholds of one feature, and sparse rows.
+// tens of thousands of thresholds of one feature, sparse rows, and forests that split by sets of categories.
 //
 // A thread takes a row through all trees. Nodes and values come from device memory by way of the caches, which hold the top
-// of every tree. `nodes` : column, threshold's key, left child (the right one follows; -1 in a leaf), value.
+// of every tree. `nodes` : column, threshold's key or where its set begins, left child (the right one follows; -1 in a leaf),
+// value.
 //
-// variants: SPARSE=0,1 LEAF=0,1
+// variants: SPARSE=0,1 LEAF=0,1 HAS_SETS=0,1
 // budget: walk_keys registers=56 shared=0
+#include "code_sets.cuh"
 #include "ordered.cuh"
 
 #ifndef THREADS
@@ -16,6 +18,9 @@
 #endif
 #ifndef LEAF
 #define LEAF 0
+#endif
+#ifndef HAS_SETS
+#define HAS_SETS 0
 #endif
 
 #if LEAF
@@ -33,8 +38,8 @@ struct Rows {
     const i32* indices;
     float missing;
 
-    // The value's key; `absent` for a missing one.
-    __device__ __forceinline__ u32 key(i64 row, i32 feature, u32 absent) const {
+    // The value; NaN for a missing one.
+    __device__ __forceinline__ float value(i64 row, i32 feature) const {
 #if SPARSE
         i64 low = indptr[row], high = indptr[row + 1];
         const i64 end = high;
@@ -43,30 +48,43 @@ struct Rows {
             if (indices[middle] < feature) low = middle + 1;
             else high = middle;
         }
-        if (low == end || indices[low] != feature) return absent;
-        const float value = values[low];
+        if (low == end || indices[low] != feature) return __int_as_float(0x7FC00000);
+        const float found = values[low];
 #else
-        const float value = values[row * row_stride + feature * feature_stride];
+        const float found = values[row * row_stride + feature * feature_stride];
 #endif
-        return value == missing ? absent : ordered_key(value, absent);
+        return found == missing ? __int_as_float(0x7FC00000) : found;
     }
 };
 
-// `column_feature`, `column_missing` : per column, its feature and the key of a missing value. `roots`, `places` : per
+// `column_feature`, `column_missing` : per column, its feature and the key, or the place, of a missing value. `roots`, `places` : per
 // tree. `out` : (row, place) at row * out_stride + place; margins are added to in the order of the trees, leaves written.
 extern "C" __global__ void __launch_bounds__(THREADS) walk_keys(
     const float* __restrict__ values, i64 row_stride, i64 feature_stride, const i64* __restrict__ indptr,
     const i32* __restrict__ indices, float missing, i64 n_rows, const i32* __restrict__ column_feature,
     const u32* __restrict__ column_missing, const uint4* __restrict__ nodes, const i32* __restrict__ roots,
-    const i32* __restrict__ places, i32 n_trees, Out* __restrict__ out, i64 out_stride) {
+    const i32* __restrict__ places, i32 n_trees, i32 first_code_column, const i32* __restrict__ code_start,
+    const i32* __restrict__ codes, const u32* __restrict__ words, Out* __restrict__ out, i64 out_stride) {
     const Rows rows = {values, row_stride, feature_stride, indptr, indices, missing};
     const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
     if (row >= n_rows) return;
+#if HAS_SETS
+    const CodeSets sets = {first_code_column, code_start, codes, words};
+#endif
     for (i32 tree = 0; tree < n_trees; ++tree) {
         uint4 node = nodes[roots[tree]];
         while (static_cast<i32>(node.z) >= 0) {
-            const u32 key = rows.key(row, column_feature[node.x], column_missing[node.x]);
-            node = nodes[node.z + (key >= node.y ? 1 : 0)];
+            const float value = rows.value(row, column_feature[node.x]);
+            const u32 absent = column_missing[node.x];
+#if HAS_SETS
+            const i32 column = static_cast<i32>(node.x);
+            const bool right = column < sets.first_column
+                ? ordered_key(value, absent) >= node.y
+                : sets.holds(node.y, value == value ? sets.place_of(column, value) : absent);
+#else
+            const bool right = ordered_key(value, absent) >= node.y;
+#endif
+            node = nodes[node.z + (right ? 1 : 0)];
         }
         Out* const at = out + row * out_stride + places[tree];
 #if LEAF

@@ -237,8 +237,8 @@ class Booster:
             Where rows of the host's memory are predicted, to the same bits. "auto" takes them to a GPU, block by block,
             where CuPy and one are there and that takes less time than the CPU: of 300 trees and 16 cores from some
             10,000 rows on, in a process's first use of a GPU millions; with too little memory there the CPU predicts,
-            and the log says so, as it does of splits by sets of categories. A GPU that is named takes any rows. Rows on
-            a GPU are predicted there whatever is given, and contributions on the CPU.
+            and the log says so. A GPU that is named takes any rows. Rows on a GPU are predicted there whatever is given,
+            and contributions on the CPU.
 
         Returns
         -------
@@ -255,8 +255,7 @@ class Booster:
         DataError
             Columns that are missing or not numbers, infinite values, another number of features or base margins.
         MissingDependencyError, DeviceError
-            A GPU was named that this process cannot use, or whose memory is full; rows on a GPU, or one that was named,
-            and a model that splits by sets of categories.
+            A GPU was named that this process cannot use, or whose memory is full.
         """
         from daskboost.model.output import make_request
         from daskboost.model.placement import Place

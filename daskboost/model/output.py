@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, flat, in_columns
-from daskboost.errors import DataError, DeviceError, ParameterError
+from daskboost.errors import DataError, ParameterError
 from daskboost.model.placement import ON_CPU, Place, PredictionSize
 from daskboost.objectives.classification import Logistic, SoftProb
 
@@ -166,18 +166,11 @@ class PredictRequest:
         ------
         ParameterError
             Contributions, which are computed on the host alone.
-        DeviceError
-            Trees that split by sets of categories, which GPUs do not predict.
         """
         if self.output == "contributions":
             raise ParameterError(
                 "output='contributions' is computed on the CPU: pass X in the host's memory, e.g. X.get() of a CuPy "
                 "array, X.to_pandas() of a cudf DataFrame"
-            )
-        if any(tree.sets for tree in self.booster.trees[slice(*self.trees)]):
-            raise DeviceError(
-                "the model splits by sets of categories, which only the CPU predicts: pass X in the host's memory, and "
-                "not device='cuda'"
             )
         return device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
 

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from dask.array.dispatch import concatenate_lookup
 from kernels.emulation import EmulatedRuntime
 from kernels.runtimes import EMULATED
-from model.random_models import OBJECTIVES, random_booster, random_rows
+from model.random_models import OBJECTIVES, random_booster, random_codes, random_rows
 from model.test_lazy_predict import CASES
 from strategies.trees import make_data, quantized
 
@@ -101,6 +101,51 @@ def test_vectors(
     for given in (fake(values), csr_of(values, FakeCupyMatrix)):
         with pytest.raises(DataError, match=r"infinite or too large for float32 .3.4e38. in: 'f1', 'f4'"):
             booster.predict(given)
+
+
+CODES: dict[str, list[int]] = {
+    "bits": list(range(40)), "few": [3, 4], "lists": [0, 7, *range(1_000, 60_000, 911), 2**24 - 1],
+}  # fmt: skip
+"""Codes that sets of categories hold, as bits or as lists."""
+
+
+def finite_codes(rng: np.random.Generator, codes: list[int], n_rows: int) -> Any:
+    """Return rows for models with these codes, without what no features may be."""
+    values = random_codes(rng, n_rows, codes)
+    return np.where(np.isinf(values), np.float32(5), values)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("vectors", [False, True])
+def test_sets_of_categories(emulated: EmulatedRuntime, rng: np.random.Generator, codes: str, vectors: bool) -> None:
+    booster = random_booster(rng, SoftProb(3), codes=CODES[codes], vectors=vectors)
+    assert any(tree.sets for tree in booster.trees)
+    values = finite_codes(rng, CODES[codes], 300)
+    outputs: tuple[Output, ...] = ("margin", "leaf")
+    for output in outputs:
+        for missing in (np.nan, 0.25, 3.0):
+            expected = booster.predict(values, output=output, missing=missing)
+            for given in (fake(values), fake(values.astype(np.float64)), csr_of(values, FakeCupyMatrix)):
+                assert booster.predict(given, output=output, missing=missing).tobytes() == expected.tobytes()
+    assert booster.predict(values, device="cuda").tobytes() == booster.predict(values, device="cpu").tobytes()
+    values[[3, 200], [0, 1]] = np.inf
+    with pytest.raises(DataError, match=r"infinite or too large for float32 .3.4e38. in: 'f0', 'f1'"):
+        booster.predict(fake(values))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codes", CODES)
+def test_sets_of_categories_on_a_gpu(rng: np.random.Generator, codes: str) -> None:
+    import cupy
+
+    booster = random_booster(rng, SoftProb(3), codes=CODES[codes], n_iterations=30)
+    values = finite_codes(rng, CODES[codes], 5_000)
+    outputs: tuple[Output, ...] = ("margin", "leaf")
+    for output in outputs:
+        expected = booster.predict(values, output=output, device="cpu")
+        assert cupy.asnumpy(booster.predict(cupy.asarray(values), output=output)).tobytes() == expected.tobytes()
+        assert booster.predict(values, output=output, device="cuda").tobytes() == expected.tobytes()
 
 
 @pytest.mark.emulated

@@ -525,20 +525,6 @@ def test_a_gpu_that_is_full(
     assert record.getMessage().startswith("device='auto' predicts on the CPU: the ")
 
 
-@pytest.mark.emulated
-@pytest.mark.usefixtures("pays", "emulated")
-def test_splits_by_sets_are_predicted_on_the_cpu(rng: np.random.Generator, caplog: pytest.LogCaptureFixture) -> None:
-    booster = random_booster(rng, Logistic(), codes=range(9))
-    values = random_rows(rng, 50)
-    expected = booster.predict(values, device="cpu")
-    with caplog.at_level(logging.WARNING, "daskboost.model"):
-        np.testing.assert_array_equal(booster.predict(values), expected)
-    (record,) = caplog.records
-    assert record.getMessage().startswith("device='auto' predicts on the CPU: the model splits by sets of categories")
-    with pytest.raises(DeviceError, match="which only the CPU predicts: pass X in the host's memory"):
-        booster.predict(values, device="cuda")
-
-
 def test_requests_that_name_no_place_stay_on_the_cpu(rng: np.random.Generator) -> None:
     booster = random_booster(rng, SquaredError())
     assert make_request(booster, "margin", None, None).place == Place("cpu", is_asked=False)

@@ -90,7 +90,9 @@ class RankForest:
 
 
 def rank_bytes_of(forest: PackedForest, thresholds: Thresholds) -> int | None:
-    """Bytes of a rank; None where nodes have no room for the forest's thresholds or columns."""
+    """Bytes of a rank; None where nodes have no room for the forest's thresholds or columns, or split by sets."""
+    if n_code_columns(forest):
+        return None
     for rank_bytes, most in MOST_THRESHOLDS.items():
         if thresholds.most <= most:
             fits = len(forest.missing) * TILE_ROWS * rank_bytes <= MOST_OFFSET + 1
@@ -157,13 +159,27 @@ class KeyForest:
     """Shape (nodes, 4)."""
     roots: Int32
     places: Int32
+    first_code_column: int
+    """Columns from here on are of codes; these fields as in `kernels/code_sets.cuh`."""
+    code_start: Int32
+    codes: Int32
+    words: UInt32
 
 
 def key_forest(forest: PackedForest, places: Sequence[int], leaves: bool) -> KeyForest:
     """Lay out a forest for `walk_keys`; parameters as of `rank_forest`."""
     columns, keys = _columns(forest.splits), np.ascontiguousarray(forest.splits[:, 1])
     nodes = _nodes(forest, columns, keys, _numbers(forest), _values(forest, leaves))
-    return KeyForest(forest.column_feature, forest.missing, nodes, forest.node_start, np.array(places, np.int32))
+    sets = forest.sets
+    return KeyForest(
+        forest.column_feature, forest.missing, nodes, forest.node_start, np.array(places, np.int32),
+        len(forest.missing) - n_code_columns(forest), sets.code_start.astype(np.int32), sets.codes, sets.words,
+    )  # fmt: skip
+
+
+def n_code_columns(forest: PackedForest) -> int:
+    """Return how many of a forest's columns are of codes, which sets of categories split; they are the last ones."""
+    return len(forest.sets.code_start) - 1
 
 
 def _nodes(forest: PackedForest, first: UInt32, second: UInt32, numbers: Int32, values: UInt32) -> UInt32:

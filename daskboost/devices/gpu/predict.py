@@ -15,6 +15,7 @@ from daskboost.devices.gpu.forest import (
     RankForest,
     Thresholds,
     key_forest,
+    n_code_columns,
     rank_bytes_of,
     rank_forest,
 )
@@ -219,12 +220,14 @@ class DeviceForest:
         """`how` : whether values are entries, and strides of a matrix. `pointers` : row pointers and features."""
         if self._keyed is None:
             self._keyed = _upload(self.runtime, key_forest(self.packed, self.places, self.leaves))
-        kernel = self.runtime.kernel("predict_wide", "walk_keys", SPARSE=how[0], LEAF=int(self.leaves))
-        keyed = self._keyed
+        keyed, has_sets = self._keyed, n_code_columns(self.packed) > 0
+        kernel = self.runtime.kernel(
+            "predict_wide", "walk_keys", SPARSE=how[0], LEAF=int(self.leaves), HAS_SETS=int(has_sets)
+        )
         kernel(
             -(-len(out) // THREADS), THREADS, values, *how[1:], *pointers, missing, len(out),
             keyed.column_feature, keyed.column_missing, keyed.nodes, keyed.roots, keyed.places, len(self.places),
-            _bits(out, self.leaves), out.shape[1],
+            keyed.first_code_column, keyed.code_start, keyed.codes, keyed.words, _bits(out, self.leaves), out.shape[1],
         )  # fmt: skip
 
     def _find_infinite(self, values: DeviceArray, indices: DeviceArray | None, how: tuple[int, ...], missing: float,
