@@ -237,8 +237,8 @@ class Booster:
             Where rows of the host's memory are predicted, to the same bits. "auto" takes them to a GPU, block by block,
             where CuPy and one are there and that takes less time than the CPU: of 300 trees and 16 cores from some
             10,000 rows on, in a process's first use of a GPU millions; with too little memory there the CPU predicts,
-            and the log says so. A GPU that is named takes any rows. Rows on a GPU are predicted there whatever is given,
-            and contributions on the CPU.
+            and the log says so. A GPU that is named takes any rows. Rows on a GPU are predicted there whatever is
+            given, and contributions on the CPU.
 
         Returns
         -------

@@ -313,7 +313,9 @@ class QuantizedDataset:
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
-            source = encoded(source, replace(options.categories, memory_limit=host_memory_limit), runner)
+            goes_on = init_model is not None and reference is None
+            categories = replace(options.categories, memory_limit=host_memory_limit, goes_on=goes_on)
+            source = encoded(source, categories, runner)
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)

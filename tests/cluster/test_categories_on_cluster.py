@@ -67,6 +67,22 @@ def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kin
     assert all_freed(client)
 
 
+@pytest.mark.parametrize("has_time", [False, True])
+def test_a_fit_that_goes_on(client: Client, adult: pd.DataFrame, has_time: bool) -> None:
+    """It is the one at once: no row sees its own label in the statistics of the model that it goes on from."""
+    x, y = adult.drop(columns="income"), adult["income"]
+    parameters: dict[str, Any] = {"max_depth": 4, "device": "cpu", "has_time": has_time, "learning_rate": 0.3}
+    expected = DaskBoostClassifier(n_estimators=4, **parameters).fit(x, y).predict_proba(x)
+    rows, half = PARTITIONS["many"](adult), DaskBoostClassifier(n_estimators=2, **parameters)
+    first = half.fit(rows.drop(columns="income"), rows["income"]).booster_
+    found = DaskBoostClassifier(n_estimators=2, **parameters).fit(
+        rows.drop(columns="income"), rows["income"], init_model=first
+    )
+    np.testing.assert_array_equal(found.predict_proba(x), expected)
+    del rows
+    assert all_freed(client)
+
+
 def test_columns_that_are_split_by_sets_by_default(
     client: Client, adult: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

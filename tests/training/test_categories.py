@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import daskboost as db
 from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
-from daskboost.data.categories import encode
+from daskboost.data.categories import encode, pairs
 from daskboost.data.categories.encoder import Encoder
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ModelFormatError, ParameterError
 from daskboost.model.serialize import ATTRIBUTE, document
@@ -225,6 +225,47 @@ WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("more", [{}, {"has_time": True}, {"encodings": {"race": "native", "sex": "onehot"}}])
+def test_a_fit_that_goes_on_sees_no_row_its_own_label(
+    small: Any, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that was trained in two parts is the one that was trained at once, pairs of columns included."""
+    monkeypatch.setattr(pairs, "LEAST_LEVELS", 10)
+    x, y = small
+    x = x.assign(id=np.arange(len(x)) // 2).astype({"id": str})
+    params = {"objective": "binary:logistic", "device": "cpu", **more}
+    made = {"chunk_rows": 700, **more}
+    with QuantizedDataset.from_dask(x, y, **made) as data:
+        whole, first = train(params, data, 6), train(params, data, 3)
+    assert isinstance(first.schema.encoder, Encoder) and first.schema.encoder.pairs
+    with QuantizedDataset.from_dask(x, y, init_model=first, **made) as again:
+        assert train(params, again, 3, init_model=first) == whole
+    fitted = DaskBoostClassifier(n_estimators=6, learning_rate=0.3, device="cpu", **more).fit(x, y)
+    earlier = DaskBoostClassifier(n_estimators=3, learning_rate=0.3, device="cpu", **more).fit(x, y)
+    later = DaskBoostClassifier(n_estimators=3, learning_rate=0.3, device="cpu", **more).fit(x, y, init_model=earlier)
+    np.testing.assert_array_equal(later.predict_proba(x), fitted.predict_proba(x))
+
+
+def test_other_rows_have_the_statistics_of_a_model_that_goes_on(
+    small: Any, model: DaskBoostClassifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = small
+    caplog.set_level("INFO", "daskboost")
+    said = "where some of them are the same, their own labels have a part in them"
+    with QuantizedDataset.from_dask(x, y, init_model=model.booster_) as same:
+        assert said not in caplog.text
+    with (
+        QuantizedDataset.from_dask(x, 1 - y, init_model=model.booster_) as other,
+        QuantizedDataset.from_dask(x, 1 - y, reference=other, init_model=model.booster_) as valid,
+    ):
+        assert caplog.text.count(said) == 1
+        assert other.cuts.values.tolist() == valid.cuts.values.tolist() != same.cuts.values.tolist()
+        result: dict[str, Any] = {}
+        train({"objective": "binary:logistic", "device": "cpu"}, other, 1, evals=[(other, "train"), (valid, "valid")],
+              init_model=model.booster_, evals_result=result)  # fmt: skip
+        assert result["train"] == result["valid"], "the same features"
+
+
 @pytest.fixture
 def columns_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of 200 rows a level of 3,000 have many: all but education and native-country of adult."""
@@ -246,6 +287,22 @@ def test_columns_of_many_rows_a_level_are_split_by_sets_by_default(small: Any, h
     np.testing.assert_array_equal(fitted.predict_proba(small[0]), named.predict_proba(small[0]))
     targets = DaskBoostClassifier(**params, encodings={"race": "target"}).fit(*small).booster_.schema
     assert tuple(targets.label(int(at)) for at in np.flatnonzero(targets.is_code)) == OF_MANY_ROWS[:-1]
+
+
+@pytest.mark.usefixtures("columns_of_many_rows")
+def test_columns_of_pairs_stay_statistics(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pairs as without sets."""
+    monkeypatch.setattr(pairs, "LEAST_LEVELS", 10)
+    found, targets = (
+        DaskBoostClassifier(n_estimators=1, device="cpu", **more).fit(*small).booster_.schema.encoder
+        for more in ({}, {"encodings": "target"})
+    )
+    assert isinstance(found, Encoder) and isinstance(targets, Encoder) and found.pairs
+    assert [own.pair for own in found.pairs] == [own.pair for own in targets.pairs]
+    in_pairs = {found.columns.label(at) for own in found.pairs for at in own.pair.columns}
+    words = {found.columns.label(at): own.word for at, own in enumerate(found.encoders) if own is not None}
+    assert "occupation" in in_pairs and {words[name] for name in in_pairs} == {"target"}
+    assert {name for name, word in words.items() if word == "native"} == set(OF_MANY_ROWS) - in_pairs
 
 
 @pytest.mark.usefixtures("columns_of_many_rows")

@@ -97,6 +97,8 @@ class CategoryOptions:
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
+    goes_on: bool = False
+    """Whether trees of a model, whose encoder there is, are to be followed by further ones of these rows."""
     may_have_sets: bool = False
     """Whether the trees to be grown may split columns by sets of categories, so that these are among the defaults."""
     has_time: bool = False
@@ -402,7 +404,8 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     """
     schema = source.schema
     if isinstance(schema.encoder, Encoder):
-        return _with_features(source, runner.sent(schema.encoder), schema, runner)
+        own = _counted_again(source, schema.encoder, options, runner) if options.goes_on else source
+        return _with_features(own, runner.sent(schema.encoder), schema, runner)
     words = encodings_of(options.encodings, schema)
     if not words:
         if not options.crosses:
@@ -434,10 +437,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         found = runner.told(levels, attrgetter("told"))
     _say_pooled(names, found)
     target = found.target
-    words = tuple(
-        settled(word, n, target.n_statistics, sum(sizes), options.may_have_sets)
-        for word, n in zip(words, found.n_levels, strict=True)
-    )
+    words, pairs = _settled(words, found, sum(sizes), schema, options)
     for name, n, word in zip(names, found.n_levels, words, strict=True):
         if word == ONEHOT and n > MOST_ONEHOT:
             raise DataError(
@@ -450,8 +450,6 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     first_rows = cuts_of(sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, sizes)
     counted = tuple(word == TARGET for word in words)
-    n_levels = {at: n for at, n, own in zip(schema.categorical, found.n_levels, counted, strict=True) if own}
-    pairs = chosen_pairs(n_levels, sum(sizes), target.n_statistics, options.complexity, n_bytes)
     reader = runner.made(partial(_fold_reader, spec=spec, counted=counted, pairs=pairs, target=target,
                                  options=options), levels)  # fmt: skip
     if options.has_time:
@@ -464,9 +462,72 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
     return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
 
 
+def _settled(words: tuple[str, ...], found: FoundColumns, n_rows: int, schema: FeatureSchema, options: CategoryOptions
+             ) -> tuple[tuple[str, ...], tuple[Pair, ...]]:  # fmt: skip
+    """Return what the categorical columns become, and the pairs of them that become statistics too.
+
+    Columns of a pair are not split by sets by default: what both of their levels tell together is in its statistics.
+    """
+    n_statistics, levels = found.target.n_statistics, dict(zip(schema.categorical, found.n_levels, strict=True))
+
+    def settle(may_have_sets: Mapping[int, bool]) -> dict[int, str]:
+        return {
+            at: settled(word, levels[at], n_statistics, n_rows, may_have_sets[at])
+            for at, word in zip(levels, words, strict=True)
+        }
+
+    counted = {at: levels[at] for at, word in settle(dict.fromkeys(levels, False)).items() if word == TARGET}
+    pairs = chosen_pairs(counted, n_rows, n_statistics, options.complexity, bytes_within(options.memory_limit))
+    in_pairs = {at for pair in pairs for at in pair.columns}
+    chosen = settle({at: options.may_have_sets and at not in in_pairs for at in levels})
+    return tuple(chosen.values()), pairs
+
+
 def _fold_reader(found: FoundLevels, spec: ReadSpec, counted: tuple[bool, ...], pairs: tuple[Pair, ...], target: Target,
                  options: CategoryOptions) -> FoldReader:  # fmt: skip
     return FoldReader(spec, found.of(counted), pairs, target, options)
+
+
+def _counted_again(source: Source, encoder: Encoder, options: CategoryOptions, runner: Runner) -> Source:
+    """Return the source with what keeps a row's own label out of its statistics, where its rows are those that the
+    encoder has counted; other rows had no part in these, and have them as rows do that are predicted."""
+    if not encoder.has_statistics or not source.has("label"):
+        return source
+    spec = replace(source.spec, threads=runner.threads)
+    sizes, _ = runner.total(source, LevelReader(spec, False, 0, [None] * len(encoder.columns.categorical)))
+    first_rows = cuts_of(sizes)[:-1]
+    numbered, held = source.with_made(FIRST_ROW, first_rows, sizes), runner.sent(encoder)
+    reader = runner.made(partial(_reader_of, spec=spec, options=replace(options, has_time=encoder.has_time)), held)
+    counts: Sequence[object]
+    if encoder.has_time:
+        counts, summary = runner.earlier(numbered, reader, attrgetter("kept.summary"))
+    else:
+        kept = runner.made(attrgetter("kept"), runner.total(numbered, reader)[1])
+        counts, summary = [kept] * len(first_rows), runner.made(attrgetter("summary"), kept)
+    if runner.told(runner.made(has_counted, summary, held), bool):
+        return numbered.with_made(FOLD_COUNTS, counts, sizes)
+    logger.info(
+        "target statistics are those of the rows that init_model was trained on, which are not these rows: where some "
+        "of them are the same, their own labels have a part in them"
+    )
+    return source
+
+
+def _reader_of(encoder: Encoder, spec: ReadSpec, options: CategoryOptions) -> FoldReader:
+    levels = tuple(own.levels if own.table is not None else None for own in encoder.encoders if own is not None)
+    return FoldReader(spec, levels, tuple(own.pair for own in encoder.pairs), encoder.target, options)
+
+
+def has_counted(summary: CategorySummary, encoder: Encoder) -> bool:
+    """Return whether an encoder's tables are what some rows have counted."""
+    own = [each.table for each in encoder.encoders if each is not None and each.table is not None]
+    pairs = list(zip(summary.pairs, encoder.pairs, strict=False))
+    tables = [*zip(summary.columns.tables, own, strict=True), *((a.table, b.table) for a, b in pairs)]
+    return (
+        summary.columns.priors == encoder.priors and len(summary.pairs) == len(encoder.pairs)
+        and all(a.pair == b.pair and np.array_equal(a.keys, b.keys) for a, b in pairs)
+        and all(np.array_equal(a.counts, b.counts) for a, b in tables)
+    )  # fmt: skip
 
 
 def _encoded_by(source: Source, made: Held[MadeFeatures], runner: Runner) -> Source:
