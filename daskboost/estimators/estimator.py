@@ -284,7 +284,8 @@ class BoostedTrees(EstimatorParameters):
         Parameters
         ----------
         X : as in `fit`, or `QuantizedDataset`, optional
-            Only its shape is looked at.
+            Only its shape is looked at, unless it is quantized: columns of categories are taken for one number each,
+            and no features are added that are made of two columns. A plan of a quantized set knows both.
         n_classes : int, default 2
             Of a classifier's labels.
         **shape
@@ -300,7 +301,8 @@ class BoostedTrees(EstimatorParameters):
         labels = self._labels_of(n_classes)
         fit_shape = FitShape(n_classes=0 if labels is None else n_classes)
         params = self._params_for(labels)
-        params = replace(params, **self.unset_values(self._facts(params, fit_shape, rounds, n_rows)))
+        info = X.info if isinstance(X, QuantizedDataset) else None
+        params = replace(params, **self.unset_values(self._facts(params, fit_shape, rounds, n_rows, info)))
         return plan(params, X, num_boost_round=rounds.most, **shape)
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:

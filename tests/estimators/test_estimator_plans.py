@@ -10,6 +10,7 @@ import pytest
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, plan
 from daskboost.devices.gpu.runtime.ring import N_BUFFERS
+from daskboost.estimators import presets
 
 
 def test_plans_are_those_of_the_parameters() -> None:
@@ -53,3 +54,17 @@ def test_evaluation_sets_have_what_is_left_of_that_limit(tmp_path: Path) -> None
         expected = plan(params, dataset, evals=[(other, "other")], memory="1GB")
     found = plan({**params, "host_memory_limit": 125_000}, X, evals=[X], memory="1GB")
     assert found.parts == pytest.approx(expected.parts, abs=200)  # a chunk may end with a word more
+
+
+def test_plans_of_quantized_rows_know_what_their_features_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees are deeper where features are target statistics, from as many rows on as have shallower ones by default."""
+    monkeypatch.setattr(presets, "MEMBERS_ROWS", 2_000)
+    monkeypatch.setattr(presets, "DEEPER_ROWS_OF_STATISTICS", 2_000)
+    x = np.random.default_rng(5).integers(0, 30, (3_000, 6))
+    how: dict[str, Any] = {"device": "cuda", "random_state": 1}
+    made: dict[str, Any] = {"max_bin": DaskBoostRegressor().max_bin, "random_state": 1}
+    with QuantizedDataset.from_dask(x, x[:, 0] % 7, categorical_features=range(6), **made) as dataset:
+        assert dataset.schema.encoder is not None
+        found = DaskBoostRegressor(**how).plan(dataset, memory="1GB")
+        deep, shallow = (DaskBoostRegressor(**how, max_depth=own).plan(dataset, memory="1GB") for own in (8, 7))
+    assert found == deep != shallow

@@ -294,8 +294,8 @@ def test_columns_of_pairs_stay_statistics(small: Any, monkeypatch: pytest.Monkey
     """The same pairs as without sets."""
     monkeypatch.setattr(pairs, "LEAST_LEVELS", 10)
     found, targets = (
-        DaskBoostClassifier(n_estimators=1, device="cpu", **more).fit(*small).booster_.schema.encoder
-        for more in ({}, {"encodings": "target"})
+        DaskBoostClassifier(n_estimators=1, device="cpu", encodings=own).fit(*small).booster_.schema.encoder
+        for own in ("auto", "target")
     )
     assert isinstance(found, Encoder) and isinstance(targets, Encoder) and found.pairs
     assert [own.pair for own in found.pairs] == [own.pair for own in targets.pairs]
