@@ -230,8 +230,10 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
 
     `column` : what messages call one of these columns.
     """
-    what, remedy = f"encodings='native' of column {column!r}", "use encodings='target' for it, or leave the other out"
-    _refuse_beside(what, _without_sets(params, objective), remedy)
+    _refuse_beside(
+        f"encodings='native' of column {column!r}", _without_sets(params, objective),
+        "use encodings='target' for it (and for the model that is continued, if one is), or leave the other out",
+    )  # fmt: skip
 
 
 def may_have_sets(params: TrainParams, objective: Objective) -> bool:
@@ -293,8 +295,8 @@ def check_encodings_made(params: TrainParams, schema: FeatureSchema) -> None:
         if word not in (AUTO, own):
             raise ParameterError(
                 f"encodings={shown(encodings)} contradicts dtrain, whose column {schema.columns.label(at)!r} was made "
-                f"with {own!r}; leave it out of train's parameters, or make the data set with "
-                "QuantizedDataset.from_dask(..., encodings=...)"
+                f"with {own!r}, by its own encodings= or by those of the model that is continued; leave it out, or "
+                "make the data set with QuantizedDataset.from_dask(..., encodings=...)"
             )
 
 
