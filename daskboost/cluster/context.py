@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import reprlib
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
@@ -70,6 +71,11 @@ DROPPED_NAMES = 1000
 """How many dropped data sets a worker remembers: more than have tasks that still run."""
 
 
+def name_of(kind: str, client_id: str) -> str:
+    """Return a name for what workers keep for a client, which they drop once that has left (`WorkerShards.leave`)."""
+    return f"{kind}-{client_id}-{secrets.token_hex(8)}"
+
+
 class WorkerShards:
     """Parts of data sets that stay on one worker between tasks and fits. Safe from any thread."""
 
@@ -78,6 +84,7 @@ class WorkerShards:
         self._making: dict[str, dict[Hashable, threading.Lock]] = {}
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
+        self._left: deque[str] = deque(maxlen=DROPPED_NAMES)
         self.ram_use = RamUse()
         """RAM that the chunks of all data sets here take."""
 
@@ -88,7 +95,7 @@ class WorkerShards:
         ever drop what they bring.
         """
         with self._lock:
-            if dataset in self._dropped:
+            if dataset in self._dropped or any(f"-{client}-" in dataset for client in self._left):
                 old = part
             else:
                 parts = self._parts.setdefault(dataset, {})
@@ -123,6 +130,15 @@ class WorkerShards:
                 self._dropped.append(dataset)
         for part in parts.values():
             _close(part)
+
+    def leave(self, client_id: str) -> None:
+        """Drop what is kept for a client that has left, and what is yet to come for it."""
+        with self._lock:
+            self._left.append(client_id)
+        with contextlib.ExitStack() as stack:  # all are dropped even if one fails
+            for dataset in self.datasets():
+                if f"-{client_id}-" in dataset:
+                    stack.callback(self.drop, dataset)
 
     def datasets(self) -> list[str]:
         """Names of the data sets with parts here."""

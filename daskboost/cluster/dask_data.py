@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import sys
 import weakref
 from collections import Counter
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.balance import balanced_owners, chosen_workers, host_of, readers_among
-from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.context import WorkerPlace, name_of
 from daskboost.cluster.dask_exchange import Given, exchange
 from daskboost.cluster.dask_kept import fetched, keep, kept, made, new_name, sent, told
 from daskboost.cluster.dask_plugins import ensure_worker_plugin
@@ -124,7 +123,7 @@ class ClusterRunner:
 
     def fold(self, source: Source, read: Reading) -> tuple[list[int], PartitionReport]:
         """See `Runner.fold`; without the sketch, which stays on the workers."""
-        name = f"fold-{secrets.token_hex(8)}"
+        name = name_of("fold", self.client.id)
         try:
             _, told = self._read(source, read, name)
             return self._sizes, PartitionReport(told.summary, None)
@@ -134,7 +133,7 @@ class ClusterRunner:
     def find_cuts(self, source: Source, read: Reading, again: Callable[..., PartitionReport], max_bin: int
                   ) -> tuple[list[int], PartitionSummary, Cuts]:  # fmt: skip
         """See `Runner.find_cuts`; workers share out the features."""
-        name, number, shares, summary = f"cuts-{secrets.token_hex(8)}", 0, None, None
+        name, number, shares, summary = name_of("cuts", self.client.id), 0, None, None
         kept = [name]
         """Under which workers keep something."""
         try:
@@ -198,7 +197,7 @@ class ClusterRunner:
                 each for own, group in zip(before, groups, strict=True)
                 for each in delayed(EarlierCounts.before_each, nout=len(group))(own, group)
             ]  # fmt: skip
-        name = new_name()
+        name = new_name(self.client)
         *earlier, ended = self.client.persist([*before, delayed(keep, pure=False)(name, delayed(summary)(total))])
         return earlier, kept(self.client, name, compute(self.client, [ended])[0])
 
@@ -235,7 +234,7 @@ class ClusterRunner:
         """
 
         def quantized(owners: list[str] | None) -> ClusterShards:
-            name = f"data-{secrets.token_hex(8)}"
+            name = name_of("data", self.client.id)
             own = replace(info, schema=replace(info.schema, encoder=None))
             plan = QuantizePlan(
                 name, own, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
@@ -274,7 +273,7 @@ class ClusterRunner:
         the rows."""
         from dask import delayed
 
-        name = f"data-{secrets.token_hex(8)}"
+        name = name_of("data", self.client.id)
         n_workers = max(len(on_loop(self.client, workers_of(self.client))), 1)
         n_parts = min(n_chunks, n_workers)
         edges = [n_chunks * part // n_parts for part in range(n_parts + 1)]
@@ -441,7 +440,7 @@ class ClusterShards:
 
     def divided(self, rule: FoldRule, folds: Sequence[int]) -> list[tuple[tuple[ClusterShards, LabelStats], ...]]:
         """For each of some folds all other rows and its own, on the workers that have them, each with its summary."""
-        names = [tuple(f"data-{secrets.token_hex(8)}" for _ in range(2)) for _ in folds]
+        names = [tuple(name_of("data", self.client.id) for _ in range(2)) for _ in folds]
         halves = [
             tuple(ClusterShards(self.client, name, self.owners, self) for name in pair) for pair in names
         ]

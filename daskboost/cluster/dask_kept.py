@@ -11,7 +11,6 @@ have names. All forget a value once what the client got for it is gone.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from daskboost.cluster.context import WorkerShards
+from daskboost.cluster.context import WorkerShards, name_of
 from daskboost.cluster.dask_exchange import asked
 from daskboost.cluster.dask_plugins import ensure_worker_plugin, worker_host
 from daskboost.cluster.dask_tasks import drop, drop_later, workers_of
@@ -68,9 +67,9 @@ def kept(client: Client, name: str, owner: str) -> KeptValue[T]:
     return found
 
 
-def new_name() -> str:
-    """Return a name for a value."""
-    return f"kept-{secrets.token_hex(8)}"
+def new_name(client: Client) -> str:
+    """Return a name for a value that workers keep for a client."""
+    return name_of("kept", client.id)
 
 
 def put(shards: WorkerShards, name: str, value: object) -> None:
@@ -89,7 +88,7 @@ def keep(name: str, value: object) -> str:
 
 def made(client: Client, function: Callable[..., R], *held: Held[object]) -> KeptValue[R]:
     """Return what a function makes of values on the worker that made the first of them, which keeps it."""
-    name, owner = new_name(), owner_of(held[0])
+    name, owner = new_name(client), owner_of(held[0])
     try:
         run_on(client, {owner: partial(_make, name=name, function=function, held=held)})
     except BaseException:
@@ -114,7 +113,7 @@ def fetched(client: Client, held: Held[P]) -> P:
 def sent(client: Client, value: P) -> KeptValue[P]:
     """Have a worker keep a value of this process, which goes there as arguments of Dask's calls do, some pieces at a
     time."""
-    name, owner = new_name(), min(on_loop(client, workers_of(client)))
+    name, owner = new_name(client), min(on_loop(client, workers_of(client)))
     taken: KeptValue[Pieces] = kept(client, name, owner)
     for numbers in _loads(value.sizes):
         run_on(client, {owner: partial(_take, name=name, part=value.pieces(numbers))})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.comm import Comm, CommClosedError
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+from distributed.protocol.pickle import dumps
 
 from daskboost.cluster.dask_comms import OP, refuse_comm
 from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
@@ -80,6 +81,7 @@ class DaskboostScheduler(SchedulerPlugin):
         self._scheduler: Scheduler | None = None
         self._runs: set[CoordinatorRun] = set()
         self._untold: set[CoordinatorRun] = set()
+        self._farewells: set[asyncio.Task[object]] = set()
 
     async def start(self, scheduler: Scheduler) -> None:
         self._scheduler, self.admissions = scheduler, Admissions()  # only now: the plugin came here pickled
@@ -88,6 +90,14 @@ class DaskboostScheduler(SchedulerPlugin):
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         for run in self._runs:
             run.lose(worker, "it left the cluster")
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Have workers drop what they keep for a client, which it cannot ask for any longer, however it left."""
+        asked = {"function": dumps(_drop_of), "args": dumps((client,)), "kwargs": dumps({})}
+        message = {"op": "run", "wait": True, **asked}
+        farewell = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
 
     async def before_close(self) -> None:
         for run in self._runs:
@@ -140,6 +150,13 @@ async def _cancel_when_left(comm: Comm, run: CoordinatorRun) -> None:
     run.cancel("its client left")
 
 
+async def _drop_of(client: str, dask_worker: Worker) -> None:
+    """Run beside the worker's event loop, which must not wait for files that are removed."""
+    host = dask_worker.extensions.get(PLUGIN)
+    if isinstance(host, WorkerHost):
+        await asyncio.to_thread(host.shards.leave, client)
+
+
 def event_message(event: Event) -> dict[str, Any]:
     """An event as a message of Dask's."""
     kind, frames = event
@@ -187,6 +204,7 @@ async def ensure_worker_plugin(client: Client) -> None:
             "install the client's version of daskboost on every worker"
         ) from error
     if client not in _sure:
+        await ensure_scheduler_plugin(client)  # without which workers keep what a client leaves behind
         # Dask answers at once while another client's or thread's registration is still on its way to the workers.
         found = await heard(client, client.run(_is_set_up, on_error="ignore"), step)
         late = [worker for worker, is_there in found.items() if not is_there]

@@ -17,6 +17,7 @@ from functools import partial, reduce
 from operator import iadd
 from typing import TYPE_CHECKING, Any, Generic
 
+from daskboost.cluster.context import name_of
 from daskboost.cluster.dask_kept import KeptValue, ask, kept, new_name, put, run_on
 from daskboost.cluster.dask_plugins import ensure_worker_plugin, worker_host
 from daskboost.cluster.dask_sums import LOST
@@ -80,7 +81,7 @@ def summed(client: Client, source: Source, reader: AnyReader[A]) -> tuple[list[i
 
 
 def _summed(client: Client, source: Source, reader: AnyReader[A]) -> tuple[list[int], KeptValue[A]]:
-    name, value = f"sum-{secrets.token_hex(8)}", new_name()
+    name, value = name_of("sum", client.id), new_name(client)
     on_loop(client, ensure_worker_plugin(client))
     try:
         tokens: dict[str, frozenset[str]] = {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distributed.comm import Comm, CommClosedError, connect
 from distributed.scheduler import heartbeat_interval
 
+from daskboost.cluster.awaited import check_awaited
 from daskboost.cluster.dask_silence import Silence, find_doing
 from daskboost.cluster.limits import (
     CLEAN_UP_S,
@@ -302,9 +303,12 @@ def result_of(
     ------
     Exception
         What `ended` returns, if the loop ended, or cancelled all that it did, before there was a result.
+    FitCancelledError
+        Nobody awaits this thread's call any longer.
     """
     try:
         while not future.done() and loop.is_running():
+            check_awaited()
             concurrent.futures.wait([future], timeout=LOOK_S)
     except BaseException:
         future.cancel()

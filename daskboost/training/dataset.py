@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -111,12 +110,11 @@ def _computed_value(client: object, value: object) -> object:
 
 
 def run_or_await(client: Any, call: Callable[[], T]) -> T:
-    """Run a blocking call; on the event loop of an asynchronous client, give an awaitable of it instead.
-
-    The call then runs in a thread, where the same client can be waited for.
-    """
+    """Run a blocking call; on the event loop of an asynchronous client, give an awaitable of it instead (`awaited`)."""
     if client is not None and client.asynchronous:
-        return asyncio.to_thread(call)  # type: ignore[return-value]  # typed for the common, synchronous case
+        from daskboost.cluster.awaited import awaited
+
+        return awaited(call)  # type: ignore[return-value]  # typed for the common, synchronous case
     return call()
 
 
