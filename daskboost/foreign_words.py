@@ -104,6 +104,7 @@ WORDS: Mapping[str, Meaning] = {
     **dict.fromkeys(("obj", "fobj"),
                     Meaning(hint="use objective, a function f(label, margin) -> (gradient, hessian)")),
     "feval": Meaning(hint="use custom_metric of train, or eval_metric: a function f(y_true, y_pred) -> value"),
+    "eval_at": Meaning(hint="places are named with metrics, as in eval_metric=['ndcg@1', 'ndcg@3']"),
     "maximize": Meaning(hint="metrics know their direction; a function's is its attribute maximize"),
     **dict.fromkeys(("as_pandas", "show_stdv"),
                     Meaning(hint="the result is a pandas.DataFrame, means beside deviations")),

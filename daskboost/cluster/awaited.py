@@ -14,7 +14,7 @@ from daskboost.errors import FitCancelledError
 T = TypeVar("T")
 
 _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
-"""Of the call that a thread makes, set once nobody awaits it any longer."""
+"""The event of the call that a thread makes, set once nobody awaits it any longer."""
 
 
 async def awaited(call: Callable[[], T]) -> T:

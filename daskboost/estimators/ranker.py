@@ -65,7 +65,8 @@ class DaskBoostRanker(BoostedTrees):
         """
         request = self._request("prediction")
         source = self._source(RowSet(X, y, {"weight": sample_weight, "qid": qid}), self.booster_.schema)
-        return run_or_await(client_for(source), lambda: ndcg(source, request))
+        gains = {"ndcg_exp_gain": self.ndcg_exp_gain, "label_gain": self.label_gain}
+        return run_or_await(client_for(source), lambda: ndcg(source, request, gains))
 
     def _loaded(self, booster: Booster) -> None:
         """Keep a model of a ranking objective; ParameterError for any other."""

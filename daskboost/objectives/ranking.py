@@ -311,5 +311,5 @@ def check_gains(what: str, stats: LabelStats, *, exponential: bool, label_gain: 
         value = f"label {stats.maximum:g}" if stats.maximum > MOST_EXPONENTIAL_LABEL else "labels that are not whole"
         raise DataError(
             f"{what} with the exponential gain 2**label - 1 takes whole labels up to {MOST_EXPONENTIAL_LABEL}, not "
-            f"{value}; set ndcg_exp_gain=False, with which the label is the gain"
+            f"{value}; set ndcg_exp_gain=False, with which the label is the gain, or name another eval_metric"
         )

@@ -75,7 +75,7 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
             value = getattr(params, name)
             if value == getattr(TrainParams, name) or objective.reads(name):
                 continue
-            metrics = params.eval_metric or (objective.default_metric,) * hasattr(objective, name)
+            metrics = params.eval_metric or (objective.default_metric,)
             if name not in OF_GAINS or not _has_gains(metrics):
                 raise ParameterError(
                     f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"

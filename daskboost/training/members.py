@@ -14,7 +14,7 @@ import numpy as np
 
 from daskboost.data.chunks.row_folds import LastRows
 from daskboost.dtypes import Float64
-from daskboost.errors import DataError
+from daskboost.errors import DataError, ParameterError
 from daskboost.fit.spec import EarlyStopping
 from daskboost.local.in_process import LocalShards
 from daskboost.model.average import average
@@ -88,13 +88,20 @@ class HoldingOut:
         Raises
         ------
         DataError
-            No rows of positive weight on one of the sides, whichever rows are held out.
+            Fewer queries than are held out in turn; no rows of positive weight on one of the sides, whichever rows are
+            held out.
         """
         n_folds = n_folds_of(self.fraction)
         if self.in_time:
             made = data.divided(LastRows(data.n_numbered_rows - data.n_numbered_rows // n_folds), [1])
         else:
-            made = dealt_folds(data, n_folds, range(self.n_members), seed, stratified=self.stratified)
+            try:
+                made = dealt_folds(data, n_folds, range(self.n_members), seed, stratified=self.stratified)
+            except ParameterError as error:
+                raise DataError(
+                    f"too few rows, or queries, to hold some of them out to stop by ({error}): pass "
+                    "early_stopping=False, or an eval_set to stop by"
+                ) from error
         usable = [pair for pair in made if all(half.info.stats.positive_weight_rows for half in pair)]
         if not usable:
             raise DataError(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from daskboost import QuantizedDataset
+from daskboost import QuantizedDataset, train
 from daskboost.data.input.source import Source, make_source
 from daskboost.errors import DataError, DataTypeError, ParameterError
 
@@ -341,3 +341,19 @@ def test_parquet_paths_that_cannot_be_read(tmp_path: Path) -> None:
 def test_what_is_no_column_of_rows() -> None:
     with pytest.raises(TypeError, match="'weights' is no column of rows: y, weight, base_margin"):
         make_source(X, Y, weights=Y)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "categories", "pyarrow"])
+def test_a_partition_that_lacks_a_column_is_named(kind: str) -> None:
+    frame = pd.DataFrame({"a": np.arange(6.0), "b": list("xyxyxy") if kind == "categories" else np.arange(6.0)})
+    if kind == "pyarrow":
+        frame = frame.convert_dtypes(dtype_backend="pyarrow")
+    parts = [frame, frame[["a"]]]
+    lazy = dd.from_delayed([dask.delayed(part) for part in parts], meta=frame.iloc[:0], verify_meta=False)
+    model = train({"device": "cpu"}, QuantizedDataset(frame, np.arange(6.0)), 1)
+    for call in (
+        lambda: QuantizedDataset.from_dask(lazy, dd.from_pandas(pd.Series(np.arange(12.0)), npartitions=2)),
+        lambda: model.predict(lazy).compute(),
+    ):
+        with pytest.raises(DataError, match=r"partition 1: X lacks column 'b', which its other partitions"):
+            call()

@@ -127,3 +127,29 @@ def test_bad_input_is_refused_before_rows_are_quantized(
     monkeypatch.setattr("daskboost.training.dataset.quantize_here", never)
     with pytest.raises(error, match=re.escape(message)):
         model.fit(**{"X": X, "y": Y, **given})
+
+
+@pytest.mark.parametrize("objective", ["queryrmse", "pairlogit", "querysoftmax"])
+def test_labels_may_be_their_own_gains_beside_any_objective(objective: str) -> None:
+    """The default fit, held-out rows, `score` and `train` all take what the message advises."""
+    parts = Y / 7
+    with pytest.raises(DataError, match="set ndcg_exp_gain=False, with which the label is the gain, or name another"):
+        DaskBoostRanker(objective=objective).fit(X, parts, qid=QID)
+    ranker = DaskBoostRanker(objective=objective, ndcg_exp_gain=False, preset="fast").fit(X, parts, qid=QID)
+    rows = [np.flatnonzero(QID == query) for query in range(60)]
+    score = ranker.predict(X)
+    expected = ranking_metric("ndcg", 0, False, False, [(parts[own], score[own], 1.0) for own in rows])
+    assert ranker.score(X, parts, QID) == pytest.approx(expected, rel=1e-6)
+    data = QuantizedDataset(X, Y, qid=QID)
+    result: dict[str, Any] = {}
+    params = {"objective": objective, "label_gain": [0, 1, 2, 3, 4.5]}
+    train(params, data, 2, evals=[(data, "v")], evals_result=result)
+    assert len(result["v"]["ndcg"]) == 2
+
+
+@pytest.mark.parametrize("n_queries", [1, 3])
+def test_too_few_queries_to_hold_some_out(n_queries: int) -> None:
+    few = np.arange(N) % n_queries
+    with pytest.raises(DataError, match=r"too few rows, or queries, to hold some .*: pass early_stopping=False"):
+        DaskBoostRanker().fit(X, Y, qid=few)
+    assert DaskBoostRanker(early_stopping=False, n_estimators=2).fit(X, Y, qid=few).booster_.n_iterations == 2

@@ -97,7 +97,7 @@ def test_gains_of_labels_go_with_other_objectives_of_queries() -> None:
     ({"objective": "yetirank", "yetirank_mode": "dcg", "eval_metric": "map"}, True),
     ({"objective": "yetirank", "yetirank_mode": "mrr"}, False),
     ({"objective": "yetirank", "yetirank_mode": "err"}, True),
-    ({"objective": "pairlogit"}, False),
+    ({"objective": "pairlogit"}, True),
 ], ids=str)  # fmt: skip
 def test_gains_that_neither_the_loss_nor_a_metric_reads_are_refused(params: dict[str, Any], is_read: bool) -> None:
     gains: list[dict[str, Any]] = [{"ndcg_exp_gain": False}]

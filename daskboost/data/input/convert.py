@@ -19,7 +19,7 @@ from daskboost.data.input.row_batch import by_rows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Bool, Float32, flat, in_columns
-from daskboost.errors import DataTypeError
+from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,8 +83,11 @@ def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.ND
     """
     if _is_table(block):
         names = block.column_names if columns is None else columns
+        _require_columns(block.column_names, names)
         return [arrow_column(block.column(name), name) for name in names]
     if is_pandas(block):
+        if columns is not None:
+            _require_columns(block.columns, columns)
         frame = block if columns is None else block[list(columns)]
         return [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
     array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
@@ -221,7 +224,17 @@ def column_of(block: Any, name: Hashable) -> Any:
     """One column of a frame-like block."""
     if isinstance(block, RowGroup):
         return block.column(name)
-    return block.column(name) if _is_table(block) else block[name]
+    is_table = _is_table(block)
+    _require_columns(block.column_names if is_table else block.columns, [name])
+    return block.column(name) if is_table else block[name]
+
+
+def _require_columns(there: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
+    """Refuse a block without some column: DataError; partitions may lie about what they have."""
+    known = set(there)
+    lacking = next((name for name in wanted if name not in known), None)
+    if lacking is not None:
+        raise DataError(f"X lacks column {lacking!r}, which its other partitions, its meta or the model have")
 
 
 def _is_table(block: object) -> TypeGuard[pa.Table]:
