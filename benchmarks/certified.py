@@ -63,7 +63,7 @@ def run_set(name: str, tolerances: Sequence[float], seeds: int, config: Config, 
             ) -> list[dict[str, Any]]:  # fmt: skip
     """One row per seed and contender: the exact fit, and one per tolerance; of numbers alone without `encodings`."""
     data = load(name, numeric_only=not encodings)
-    train, more = data.train, {"encodings": encodings} if encodings else {}
+    train, more = data.train, dict[str, Any](encodings=encodings) if encodings else {}
     dataset = ours.quantize(train.x, train.y, base_margin=train.base_margin, **more)
     name = f"{name}, {encodings}" if encodings else name
     rows = []

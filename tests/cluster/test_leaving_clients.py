@@ -88,7 +88,7 @@ def test_cancelling_an_awaited_fit_ends_it() -> None:
     async def cancelled_after(seconds: float, address: str) -> None:
         async with Client(address, asynchronous=True, set_as_default=True):
             rows = dd.from_pandas(pd.DataFrame({"a": np.arange(400.0), "y": np.arange(400) % 2}), npartitions=4)
-            fit = asyncio.ensure_future(model.fit(rows[["a"]], rows["y"]))  # type: ignore[arg-type]
+            fit = asyncio.ensure_future(model.fit(rows[["a"]], rows["y"]))
             await asyncio.sleep(seconds)
             assert not fit.done() and fit.cancel()
             with pytest.raises(asyncio.CancelledError):
