@@ -224,9 +224,12 @@ def column_of(block: Any, name: Hashable) -> Any:
     """One column of a frame-like block."""
     if isinstance(block, RowGroup):
         return block.column(name)
-    is_table = _is_table(block)
-    _require_columns(block.column_names if is_table else block.columns, [name])
-    return block.column(name) if is_table else block[name]
+    if _is_table(block):
+        _require_columns(block.column_names, [name])
+        return block.column(name)
+    if is_pandas(block):
+        _require_columns(block.columns, [name])
+    return block[name]
 
 
 def _require_columns(there: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
