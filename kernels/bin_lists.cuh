@@ -7,7 +7,7 @@
 // the list, which takes one step.
 #pragma once
 
-#include "types.cuh"
+#include "search.cuh"
 
 constexpr i32 BY_SET = -1;
 constexpr i32 ALL_BUT = -2;
@@ -20,14 +20,8 @@ static __device__ __forceinline__ const i32* list_of(const i32* sets, i32 set_wi
 }
 
 static __device__ __forceinline__ bool is_listed(const i32* list, i32 bin) {
-    i32 low = 1, high = list[0] + 1;
-    const i32 end = high;
-    while (low < high) {
-        const i32 middle = (low + high) / 2;
-        if (list[middle] < bin) low = middle + 1;
-        else high = middle;
-    }
-    return low < end && list[low] == bin;
+    const i32 end = list[0] + 1, at = first_not_below(list, 1, end, bin);
+    return at < end && list[at] == bin;
 }
 
 // A bit for each of `n_bins` bins, whether it is listed, in `map`: shared memory, of four words more at most than the bits

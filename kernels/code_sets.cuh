@@ -1,22 +1,11 @@
 // Sets of categories of a forest that predicts: `daskboost/devices/cpu/predict_sets.py`, to the last bit.
 #pragma once
 
-#include "types.cuh"
+#include "search.cuh"
 
 constexpr u32 OUTSIDE = 0;      // the place of what no set holds
 constexpr u32 FIRST_PLACE = 2;  // of a column's first code
 constexpr i32 MAX_CATEGORIES = 1 << 24;
-
-// The first of the increasing `numbers` in [low, high) that is no less than `wanted`; `high` if all are.
-template <typename T>
-static __device__ __forceinline__ i32 first_not_below(const T* numbers, i32 low, i32 high, T wanted) {
-    while (low < high) {
-        const i32 middle = (low + high) / 2;
-        if (numbers[middle] < wanted) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
 
 // The sets of a forest, whose columns from `first_column` on are of codes; fields as of `PackedSets`.
 struct CodeSets {

@@ -9,6 +9,7 @@
 // budget: walk_keys registers=56 shared=0
 #include "code_sets.cuh"
 #include "ordered.cuh"
+#include "search.cuh"
 
 #ifndef THREADS
 #define THREADS 256
@@ -41,15 +42,9 @@ struct Rows {
     // The value; NaN for a missing one.
     __device__ __forceinline__ float value(i64 row, i32 feature) const {
 #if SPARSE
-        i64 low = indptr[row], high = indptr[row + 1];
-        const i64 end = high;
-        while (low < high) {  // the first entry from the feature on
-            const i64 middle = (low + high) / 2;
-            if (indices[middle] < feature) low = middle + 1;
-            else high = middle;
-        }
-        if (low == end || indices[low] != feature) return __int_as_float(0x7FC00000);
-        const float found = values[low];
+        const i64 end = indptr[row + 1], at = first_not_below(indices, indptr[row], end, feature);
+        if (at == end || indices[at] != feature) return __int_as_float(0x7FC00000);
+        const float found = values[at];
 #else
         const float found = values[row * row_stride + feature * feature_stride];
 #endif
@@ -57,8 +52,9 @@ struct Rows {
     }
 };
 
-// `column_feature`, `column_missing` : per column, its feature and the key, or the place, of a missing value. `roots`, `places` : per
-// tree. `out` : (row, place) at row * out_stride + place; margins are added to in the order of the trees, leaves written.
+// `column_feature`, `column_missing` : per column, its feature and the key, or the place, of a missing value. `roots`,
+// `places` : per tree. `out` : (row, place) at row * out_stride + place; margins are added to in the order of the trees,
+// leaves written.
 extern "C" __global__ void __launch_bounds__(THREADS) walk_keys(
     const float* __restrict__ values, i64 row_stride, i64 feature_stride, const i64* __restrict__ indptr,
     const i32* __restrict__ indices, float missing, i64 n_rows, const i32* __restrict__ column_feature,

@@ -28,6 +28,7 @@
 #include "block.cuh"
 #include "keys.cuh"
 #include "matrix.cuh"
+#include "search.cuh"
 
 #ifndef THREADS
 #define THREADS 256
@@ -87,15 +88,8 @@ static __device__ __forceinline__ bool is_wanted(
     const i64* weights, i64 row, const i64* interval_offsets, const u32* lower, const u32* upper, i32 series, u32 key) {
     if (weights && weights[row] <= 0) return false;
     if (!interval_offsets) return true;
-    i64 low = interval_offsets[series];
-    const i64 end = interval_offsets[series + 1];
-    i64 high = end;
-    while (low < high) {  // the first interval whose upper end is not below the key
-        const i64 middle = (low + high) / 2;
-        if (upper[middle] < key) low = middle + 1;
-        else high = middle;
-    }
-    return low < end && lower[low] <= key;
+    const i64 end = interval_offsets[series + 1], at = first_not_below(upper, interval_offsets[series], end, key);
+    return at < end && lower[at] <= key;
 }
 
 // The number of a key's cell after `n_levels` levels; takes their bits off the key.

@@ -6,6 +6,7 @@
 // budget: sort_tiles registers=64 shared=8*TILE
 // budget: merge_tiles registers=40 shared=0
 #include "ranking.cuh"
+#include "search.cuh"
 
 #ifndef THREADS
 #define THREADS 512
@@ -37,12 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) merge_tiles(
     const u64* const others = keys + tile.base + other;
     for (i32 i = threadIdx.x; i < tile.size(); i += THREADS) {
         const u64 key = keys[tile.base + tile.first + i];
-        i64 low = 0, high = n_other;
-        while (low < high) {
-            const i64 middle = (low + high) / 2;
-            if (others[middle] < key) low = middle + 1;
-            else high = middle;
-        }
-        merged[tile.base + min(own, other) + (tile.first + i - own) + low] = key;
+        const i64 before = first_not_below(others, i64(0), n_other, key);
+        merged[tile.base + min(own, other) + (tile.first + i - own) + before] = key;
     }
 }
