@@ -76,6 +76,11 @@ def name_of(kind: str, client_id: str) -> str:
     return f"{kind}-{client_id}-{secrets.token_hex(8)}"
 
 
+def _is_of(name: str, client_id: str) -> bool:
+    """Return whether something of this name is kept for a client."""
+    return f"-{client_id}-" in name
+
+
 class WorkerShards:
     """Parts of data sets that stay on one worker between tasks and fits. Safe from any thread."""
 
@@ -85,6 +90,7 @@ class WorkerShards:
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
         self._left: deque[str] = deque(maxlen=DROPPED_NAMES)
+        """Clients."""
         self.ram_use = RamUse()
         """RAM that the chunks of all data sets here take."""
 
@@ -95,7 +101,7 @@ class WorkerShards:
         ever drop what they bring.
         """
         with self._lock:
-            if dataset in self._dropped or any(f"-{client}-" in dataset for client in self._left):
+            if dataset in self._dropped or any(_is_of(dataset, client) for client in self._left):
                 old = part
             else:
                 parts = self._parts.setdefault(dataset, {})
@@ -137,7 +143,7 @@ class WorkerShards:
             self._left.append(client_id)
         with contextlib.ExitStack() as stack:  # all are dropped even if one fails
             for dataset in self.datasets():
-                if f"-{client_id}-" in dataset:
+                if _is_of(dataset, client_id):
                     stack.callback(self.drop, dataset)
 
     def datasets(self) -> list[str]:

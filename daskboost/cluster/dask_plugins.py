@@ -93,8 +93,9 @@ class DaskboostScheduler(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Have workers drop what they keep for a client, which it cannot ask for any longer, however it left."""
-        asked = {"function": dumps(_drop_of), "args": dumps((client,)), "kwargs": dumps({})}
-        message = {"op": "run", "wait": True, **asked}
+        message = {
+            "op": "run", "function": dumps(_drop_of), "args": dumps((client,)), "kwargs": dumps({}), "wait": True,
+        }  # fmt: skip
         farewell = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)

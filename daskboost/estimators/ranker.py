@@ -8,6 +8,7 @@ from daskboost.estimators.estimator import BoostedTrees, client_for
 from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import ndcg
+from daskboost.fit.recipe import metric_defaults
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective_names import make_objective
 from daskboost.params import TrainParams
@@ -65,8 +66,8 @@ class DaskBoostRanker(BoostedTrees):
         """
         request = self._request("prediction")
         source = self._source(RowSet(X, y, {"weight": sample_weight, "qid": qid}), self.booster_.schema)
-        gains = {"ndcg_exp_gain": self.ndcg_exp_gain, "label_gain": self.label_gain}
-        return run_or_await(client_for(source), lambda: ndcg(source, request, gains))
+        defaults = metric_defaults(self, self.booster_.objective)
+        return run_or_await(client_for(source), lambda: ndcg(source, request, defaults))
 
     def _loaded(self, booster: Booster) -> None:
         """Keep a model of a ranking objective; ParameterError for any other."""

@@ -76,9 +76,8 @@ def r2(source: Source, request: PredictRequest) -> float:
     return 1.0 - errors / deviations
 
 
-def ndcg(source: Source, request: PredictRequest, gains: Mapping[str, object]) -> float:
-    """NDCG of whole rankings, averaged over queries by their weights; gains are those of the model's objective, or the
-    parameters `gains` where it has none.
+def ndcg(source: Source, request: PredictRequest, defaults: Mapping[str, object]) -> float:
+    """NDCG of whole rankings, averaged over queries by their weights; `defaults` of metrics say what labels gain.
 
     Raises
     ------
@@ -89,7 +88,7 @@ def ndcg(source: Source, request: PredictRequest, gains: Mapping[str, object]) -
         raise DataError(f"score needs qid: the name of a column of X, or a collection aligned with X. {ROUTING}")
     parts = _mapped(source, partial(_ranked, request=request))
     label, weight, qid, prediction = map(np.concatenate, zip(*parts, strict=True))
-    metric = make_metric("ndcg", {**gains, **request.booster.objective.parameters()})
+    metric = make_metric("ndcg", defaults)
     if not np.any(weight > 0):
         why = "sample_weight is 0 in all rows; give a weight above 0 to some query" if len(weight) else "X has no rows"
         raise DataError(f"score has no query to average over: {why}")

@@ -5,9 +5,10 @@ What follows from the memory of a device (chunks that stream, trees that grow to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -221,7 +222,21 @@ def evaluated_metrics(params: TrainParams, objective: Objective) -> list[AnyMetr
     return [make_metric(metric, defaults) for metric in params.eval_metric or (objective.default_metric,)]
 
 
-def metric_defaults(params: TrainParams, objective: Objective) -> dict[str, object]:
+class Gains(Protocol):
+    """Parameters that say what labels are worth."""
+
+    @property
+    def ndcg_exp_gain(self) -> bool:
+        """See `TrainParams`."""
+        ...
+
+    @property
+    def label_gain(self) -> Sequence[float]:
+        """See `TrainParams`."""
+        ...
+
+
+def metric_defaults(params: Gains, objective: Objective) -> dict[str, object]:
     """Return the defaults of metrics' arguments: the objective's, and the gains of `ndcg` beside any objective."""
     return {"ndcg_exp_gain": params.ndcg_exp_gain, "label_gain": params.label_gain, **objective.parameters()}
 

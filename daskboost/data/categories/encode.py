@@ -37,7 +37,6 @@ from daskboost.data.categories.pairs import (
     MOST_COMPLEXITY,
     CategoryCounts,
     CategorySummary,
-    KeptCounts,
     Pair,
     chosen_pairs,
 )
@@ -346,14 +345,6 @@ class FoundLevels:
 
 
 @dataclass(frozen=True, eq=False)
-class MadeFeatures:
-    """What makes features, and what the training rows have counted, if features are made of that."""
-
-    encoder: Encoder
-    counts: KeptCounts | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class EncoderOf:
     """Makes an encoder of levels, and of what these have counted."""
 
@@ -364,19 +355,8 @@ class EncoderOf:
     has_time: bool
     crosses: tuple[Cross, ...]
 
-    def plain(self, found: FoundLevels) -> MadeFeatures:
-        """Return the encoder of columns that become no statistics."""
-        return MadeFeatures(self._made(found, None))
-
-    def by_folds(self, found: FoundLevels, counts: KeptCounts) -> MadeFeatures:
-        """Return the encoder, with what tells the statistics of training rows."""
-        return MadeFeatures(self._made(found, counts.summary), counts)
-
-    def in_time(self, found: FoundLevels, summary: CategorySummary) -> MadeFeatures:
-        """Return the encoder, where what came before each partition tells the statistics of training rows."""
-        return MadeFeatures(self._made(found, summary))
-
-    def _made(self, found: FoundLevels, summary: CategorySummary | None) -> Encoder:
+    def made(self, found: FoundLevels, summary: CategorySummary | None = None) -> Encoder:
+        """Return the encoder; `summary` : what levels have counted, where some columns become statistics."""
         tables = iter(() if summary is None else summary.columns.tables)
         plain: dict[str, type[ColumnEncoder]] = {ONEHOT: OneHotColumn, NATIVE: CodeColumn}
         levels = zip(found.of([True] * len(self.words)), self.words, strict=True)
@@ -446,20 +426,24 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
             )
     encoder_of = EncoderOf(schema, words, target if TARGET in words else NO_TARGET, options.has_time, options.crosses)
     if TARGET not in words:
-        return _encoded_by(source, runner.made(encoder_of.plain, levels), runner)
+        return _encoded_by(source, runner.made(encoder_of.made, levels), runner)
     first_rows = cuts_of(sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, sizes)
     counted = tuple(word == TARGET for word in words)
     reader = runner.made(partial(_fold_reader, spec=spec, counted=counted, pairs=pairs, target=target,
                                  options=options), levels)  # fmt: skip
-    if options.has_time:
-        counts, summary = runner.earlier(numbered, reader, attrgetter("kept.summary"))
-        made = runner.made(encoder_of.in_time, levels, summary)
-    else:
-        kept = runner.made(attrgetter("kept"), runner.total(numbered, reader)[1])
-        made = runner.made(encoder_of.by_folds, levels, kept)
-        counts = [PartOf(made, attrgetter("counts"))] * len(first_rows)
+    counts, summary = _counts_of(numbered, len(sizes), reader, options.has_time, runner)
+    made = runner.made(encoder_of.made, levels, summary)
     return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
+
+
+def _counts_of(source: Source, n_parts: int, reader: Held[FoldReader], has_time: bool, runner: Runner
+               ) -> tuple[Sequence[object], Held[CategorySummary]]:  # fmt: skip
+    """Return what stands for each partition's `TrainingCounts`, and the summary of what all rows have counted."""
+    if has_time:
+        return runner.earlier(source, reader, attrgetter("kept.summary"))
+    kept = runner.made(attrgetter("kept"), runner.total(source, reader)[1])
+    return [kept] * n_parts, runner.made(attrgetter("summary"), kept)
 
 
 def _settled(words: tuple[str, ...], found: FoundColumns, n_rows: int, schema: FeatureSchema, options: CategoryOptions
@@ -495,15 +479,9 @@ def _counted_again(source: Source, encoder: Encoder, options: CategoryOptions, r
         return source
     spec = replace(source.spec, threads=runner.threads)
     sizes, _ = runner.total(source, LevelReader(spec, False, 0, [None] * len(encoder.columns.categorical)))
-    first_rows = cuts_of(sizes)[:-1]
-    numbered, held = source.with_made(FIRST_ROW, first_rows, sizes), runner.sent(encoder)
+    numbered, held = source.with_made(FIRST_ROW, cuts_of(sizes)[:-1], sizes), runner.sent(encoder)
     reader = runner.made(partial(_reader_of, spec=spec, options=replace(options, has_time=encoder.has_time)), held)
-    counts: Sequence[object]
-    if encoder.has_time:
-        counts, summary = runner.earlier(numbered, reader, attrgetter("kept.summary"))
-    else:
-        kept = runner.made(attrgetter("kept"), runner.total(numbered, reader)[1])
-        counts, summary = [kept] * len(first_rows), runner.made(attrgetter("summary"), kept)
+    counts, summary = _counts_of(numbered, len(sizes), reader, encoder.has_time, runner)
     if runner.told(runner.made(has_counted, summary, held), bool):
         return numbered.with_made(FOLD_COUNTS, counts, sizes)
     logger.info(
@@ -520,9 +498,11 @@ def _reader_of(encoder: Encoder, spec: ReadSpec, options: CategoryOptions) -> Fo
 
 def has_counted(summary: CategorySummary, encoder: Encoder) -> bool:
     """Return whether an encoder's tables are what some rows have counted."""
-    own = [each.table for each in encoder.encoders if each is not None and each.table is not None]
     pairs = list(zip(summary.pairs, encoder.pairs, strict=False))
-    tables = [*zip(summary.columns.tables, own, strict=True), *((a.table, b.table) for a, b in pairs)]
+    tables = zip(
+        (*summary.columns.tables, *(a.table for a, _ in pairs)),
+        (*encoder.tables.values(), *(b.table for _, b in pairs)), strict=True,
+    )  # fmt: skip
     return (
         summary.columns.priors == encoder.priors and len(summary.pairs) == len(encoder.pairs)
         and all(a.pair == b.pair and np.array_equal(a.keys, b.keys) for a, b in pairs)
@@ -530,10 +510,9 @@ def has_counted(summary: CategorySummary, encoder: Encoder) -> bool:
     )  # fmt: skip
 
 
-def _encoded_by(source: Source, made: Held[MadeFeatures], runner: Runner) -> Source:
+def _encoded_by(source: Source, encoder: Held[Encoder], runner: Runner) -> Source:
     """Return the source with features that are made where its partitions are read; the model has a copy of what makes
     them."""
-    encoder = PartOf(made, attrgetter("encoder"))
     return _with_features(source, encoder, runner.fetched(encoder).schema, runner)
 
 

@@ -29,7 +29,7 @@ from daskboost.data.categories.row_statistics import (
     TrainedRows,
     TrainingCounts,
 )
-from daskboost.data.categories.statistics import Target
+from daskboost.data.categories.statistics import StatisticTable, Target
 from daskboost.data.input.blocks import n_rows_of
 from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
@@ -101,9 +101,16 @@ class Encoder:
         }  # fmt: skip
 
     @property
+    def tables(self) -> dict[int, StatisticTable]:
+        """Return what the levels of each column have counted that becomes statistics, by its number."""
+        return {
+            at: own.table for at, own in enumerate(self.encoders) if own is not None and own.table is not None
+        }  # fmt: skip
+
+    @property
     def has_statistics(self) -> bool:
         """Whether features are made of what the rows of levels have counted."""
-        return any(own is not None and own.table is not None for own in self.encoders)
+        return bool(self.tables)
 
     def has_codes_of(self, other: Encoder) -> bool:
         """Whether codes are of the same categories in the features of both."""
@@ -197,13 +204,11 @@ class Encoder:
         counts: TrainingCounts | None = given.get(FOLD_COUNTS)
         if counts is None:
             return lambda tile: OfAllRows(statistics)
-        tabled = tuple(at for at, own in enumerate(self.encoders) if own is not None and own.table is not None)
-
         def levels() -> UInt8:
             return self.target.levels(*labels_of(block, given, spec))
 
         return counts.by_tile(
-            TrainedRows(codes, tabled, self.pairs, given[FIRST_ROW], levels, spec.threads), statistics
+            TrainedRows(codes, tuple(self.tables), self.pairs, given[FIRST_ROW], levels, spec.threads), statistics
         )
 
     def _fill_codes(self, codes: Codes, statistics: RowStatistics, out: Float32) -> None:

@@ -83,12 +83,9 @@ def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.ND
     """
     if _is_table(block):
         names = block.column_names if columns is None else columns
-        _require_columns(block.column_names, names)
-        return [arrow_column(block.column(name), name) for name in names]
+        return [arrow_column(column_of(block, name), name) for name in names]
     if is_pandas(block):
-        if columns is not None:
-            _require_columns(block.columns, columns)
-        frame = block if columns is None else block[list(columns)]
+        frame = part_of_frame(block, columns)
         return [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
     array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
     require_number(array.dtype, "X")
@@ -224,20 +221,23 @@ def column_of(block: Any, name: Hashable) -> Any:
     """One column of a frame-like block."""
     if isinstance(block, RowGroup):
         return block.column(name)
-    if _is_table(block):
-        _require_columns(block.column_names, [name])
-        return block.column(name)
-    if is_pandas(block):
-        _require_columns(block.columns, [name])
-    return block[name]
+    try:
+        return block.column(name) if _is_table(block) else block[name]
+    except KeyError as error:
+        raise _lacks(name) from error
 
 
-def _require_columns(there: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
-    """Refuse a block without some column: DataError; partitions may lie about what they have."""
-    known = set(there)
-    lacking = next((name for name in wanted if name not in known), None)
-    if lacking is not None:
-        raise DataError(f"X lacks column {lacking!r}, which its other partitions, its meta or the model have")
+def part_of_frame(frame: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    """Return some columns of a pandas frame, or all."""
+    try:
+        return frame if columns is None else frame[list(columns)]
+    except KeyError as error:
+        raise _lacks(next(name for name in columns or () if name not in frame.columns)) from error
+
+
+def _lacks(name: Hashable) -> DataError:
+    """Return the error of a block that lacks a column: partitions may lie about what they have."""
+    return DataError(f"X lacks column {name!r}, which its other partitions, its meta or the model have")
 
 
 def _is_table(block: object) -> TypeGuard[pa.Table]:

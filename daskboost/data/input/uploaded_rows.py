@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from daskboost.data.cuts.cell_counts import CHANGED
 from daskboost.data.input.blocks import n_rows_of, row_slice
-from daskboost.data.input.convert import raw_values
+from daskboost.data.input.convert import part_of_frame, raw_values
 from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
 from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
@@ -379,7 +379,7 @@ def _frame_matrix(block: Any, columns: Any) -> npt.NDArray[Any] | None:
     """A pandas frame of one type of NumPy's as a matrix, without a copy where it is one; None for all else."""
     if kind_of(block) != "pandas":
         return None
-    frame = block if columns is None else block[list(columns)]
+    frame = part_of_frame(block, columns)
     types = set(frame.dtypes)
     is_plain = len(types) == 1 and all(isinstance(dtype, np.dtype) and str(dtype) in TYPES for dtype in types)
     return np.asarray(frame) if is_plain else None
