@@ -10,7 +10,8 @@
 //
 // Codes are in the order of the leaf values that they would have alone, and equal ones in that of their numbers. A set is cut
 // off at either end, and has at most `most` codes there. So nothing is sorted but those: they are selected, in chunks of
-// CHUNK codes, then among what chunks have selected, and the `most` that are left are ranked by comparing all of them.
+// CHUNK codes, then among what chunks have selected, and the `most` that are left are ranked by comparing all of them. Codes of
+// less than `smooth` are taken from neither end: their keys are NO_KEY.
 //
 //   codes of a feature   [ chunk 0 ][ chunk 1 ][ chunk 2 ]
 //   ends                 [k0 . . k0][k1 . . k1][k2 . . k2]    least of each; of the largest too
@@ -19,7 +20,7 @@
 // variants: THREADS=256
 // budget: ends_of_chunks registers=72 shared=8*CHUNK+2240+8*THREADS/32
 // budget: join_ends registers=80 shared=2240
-// budget: best_of_codes registers=120 shared=64*MOST_TAKEN+12*THREADS+2240+16
+// budget: best_of_codes registers=120 shared=64*MOST_TAKEN+12*THREADS+2240+32
 // budget: best_of_sets registers=40 shared=0
 // budget: keep_lists registers=32 shared=0
 #include "best.cuh"
@@ -90,9 +91,12 @@ struct Ends {
     }
 };
 
-// The leaf value of a code alone as an integer of the same order; -0.0 is 0.0.
-static __device__ __forceinline__ u64 key_of(Pair64 sums, double unit_g, double unit_h, Regular regular) {
+constexpr u64 LIGHT = 0;  // less than the key of any number
+
+// The leaf value of a code alone, by penalties of which `smooth` is a part, as an integer of the same order; -0.0 is 0.0.
+static __device__ __forceinline__ u64 key_of(Pair64 sums, double unit_g, double unit_h, Regular regular, double smooth) {
     const Sums worth = sums_of(sums.g, sums.h, unit_g, unit_h);
+    if (worth.h < smooth) return LIGHT;
     double value = 0.0;  // of many codes, and a division of 0 is slow
     if (soft_magnitude(worth.g, regular.alpha) != 0.0) value = leaf_weight(worth, regular, {NO_GAIN, NO_LIMIT});
     const u64 sign = 1ull << 63, bits = static_cast<u64>(__double_as_longlong(value == 0.0 ? 0.0 : value));
@@ -107,7 +111,8 @@ struct Codes {
     bool is_reversed;  // from the last code on, the largest keys are the first
 
     __device__ __forceinline__ i32 from(i32 i) const { return is_reversed ? n - 1 - i : i; }
-    __device__ __forceinline__ u64 at(i32 i) const { return is_reversed ? ~keys[from(i)] : keys[i]; }
+    // LIGHT becomes NO_KEY from either end.
+    __device__ __forceinline__ u64 at(i32 i) const { return is_reversed ? ~keys[from(i)] : keys[i] - 1; }
     __device__ __forceinline__ i32 code(i32 i) const { return first + from(i); }
 };
 
@@ -247,7 +252,7 @@ static __device__ __forceinline__ void read_and_keep(const HistogramAt& histogra
 // `chunks` : shape (n_chunks, 3). `present` : shape (nodes, chunks, 2), sums of the chunk's bins where it has no ends. Grid:
 // nodes x chunks.
 extern "C" __global__ void __launch_bounds__(THREADS, CHUNKS_AT_ONCE) ends_of_chunks(
-    SEARCHED, i32 keeps, const Coded* coded, const Chunk* chunks, i32 n_chunks, ENDS, i64* present) {
+    SEARCHED, i32 keeps, double smooth, const Coded* coded, const Chunk* chunks, i32 n_chunks, ENDS, i64* present) {
     __shared__ u64 keys[CHUNK];
     __shared__ SideRoom rooms[2];
     __shared__ i64 storage[THREADS / WARP];
@@ -258,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHUNKS_AT_ONCE) ends_of_ch
     const bool is_allowed = IS_ALLOWED;
     if (own[node] == 0 || (!is_allowed && !keeps)) return;
     const Task task = TASK;
-    const Regular regular = {lambda, alpha, max_step, least_h};
+    const Regular regular = {lambda + smooth, alpha, max_step, least_h};
     const i32 first = chunk.number * CHUNK, last = min(first + CHUNK, task.bins - 1);  // the last bin is of no code
     const i32 end = chunk.number + 1 == own_feature.n_chunks ? task.slots : first + CHUNK;
     if (chunk.ends == NONE) {
@@ -275,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHUNKS_AT_ONCE) ends_of_ch
         return;
     }
     read_and_keep(task.histogram, first, end, [&](i32 slot, Pair64 sums) {
-        if (slot < last) keys[slot - first] = key_of(sums, task.unit_g, task.unit_h, regular);
+        if (slot < last) keys[slot - first] = key_of(sums, task.unit_g, task.unit_h, regular, smooth);
     });
     if (!is_allowed) return;
     __syncthreads();
@@ -322,10 +327,102 @@ struct Sides {
     __device__ __forceinline__ double gain(Pair64 right) const {
         const Sums left_sums = sums_of(total.g - right.g, total.h - right.h, unit_g, unit_h);
         const Sums right_sums = sums_of(right.g, right.h, unit_g, unit_h);
-        return (is_plain ? plain_split_gain(left_sums, right_sums, regular)
-                         : limited_split_gain(left_sums, right_sums, regular, limits, 0)) - parent;
+        const double gain = is_plain ? plain_split_gain(left_sums, right_sums, regular)
+                                     : limited_split_gain(left_sums, right_sums, regular, limits, 0);
+        return gain - parent;  // NO_GAIN where it is that
     }
 };
+
+// The codes of both ends of a feature, in order, as a block has them.
+struct Ranked {
+    union {
+        u64 keys[2][MOST_TAKEN];
+        double gains[2 * MOST_TAKEN];  // of the sets that are cut off, once keys are no longer needed
+    };
+    i32 codes[2][MOST_TAKEN];
+    i32 order[2][MOST_TAKEN];
+    i32 n_taken;
+    SideRoom rooms[2];
+
+    // Rank the codes at both ends of a feature, the last lists of which are in `ends`, and return how many sets are cut off
+    // at either end: one of each number of codes, but of all that may be taken. `load(code)` is called for each code of an
+    // end, and `store(side, rank, ...)` with what it returned. By all threads; `order` is there for all of them afterwards.
+    template <class Load, class Store>
+    __device__ __forceinline__ i32 rank(const Ends& ends, const Coded& own, double smooth, Load load, Store store) {
+        const i32 thread = static_cast<i32>(threadIdx.x), side = thread / SIDE_THREADS, side_thread = thread % SIDE_THREADS;
+        const i32 most = own.most;
+        const Listed items = lists_from(ends, own.first_ends, own.n_ends, most, side);
+        for (i32 i = side_thread; i < most; i += SIDE_THREADS) codes[side][i] = NONE;  // where fewer are taken
+        if (thread == 0) n_taken = 0;
+        take_first(items, most, rooms[side], [&](i32 place, i32 item) { codes[side][place] = item; });
+        __syncthreads();
+        for (i32 i = side_thread; i < most; i += SIDE_THREADS) {
+            const i32 item = codes[side][i];
+            keys[side][i] = item == NONE ? NO_KEY : items.at(item);
+            codes[side][i] = item == NONE ? 0 : items.code(item);
+            if (smooth > 0.0 && side == 0 && item != NONE) atomicAdd(&n_taken, 1);
+        }
+        __syncthreads();
+        for (i32 start = 0; start < most; start += SIDE_THREADS / RANKED_BY) {
+            const i32 place = start + side_thread / RANKED_BY, i = min(place, most - 1);
+            const i32 code = codes[side][i];
+            const auto loaded = load(code);
+            const u64 key = keys[side][i];
+            const i32 rank = rank_of(most, [&](i32 other) {
+                return keys[side][other] < key || (keys[side][other] == key && other < i);
+            });
+            if (place < most && thread % RANKED_BY == 0) {
+                order[side][rank] = code;
+                store(side, rank, loaded);
+            }
+        }
+        __syncthreads();
+        if (smooth <= 0.0) return most;
+        if (n_taken < most) return n_taken - 1;
+        return order[0][most - 1] == order[1][0] ? most - 1 : most;  // both ends have all, or there are more
+    }
+};
+
+// `rights` : sums of the codes at both ends, in order, of `most` each; they become those of the right sides of sets. From the
+// last code on, the right side is what is left, with the missing values. By all threads.
+static __device__ __forceinline__ void sum_rights(Pair64* rights, i32 most, Pair64 all) {
+    const i32 side = static_cast<i32>(threadIdx.x) / SIDE_THREADS, side_thread = static_cast<i32>(threadIdx.x) % SIDE_THREADS;
+    if (side_thread < LANES) {
+        Pair64 before = {0, 0};
+        for (i32 start = 0; start < most; start += LANES) {
+            const i32 i = start + side_thread;
+            Pair64* const right = rights + side * most + i;
+            const Pair64 sums = running_sum(i < most ? *right : Pair64{0, 0}, before);
+            before = {__shfl_sync(ALL_LANES, sums.g, LANES - 1), __shfl_sync(ALL_LANES, sums.h, LANES - 1)};
+            if (i < most) *right = side ? Pair64{all.g - sums.g, all.h - sums.h} : sums;
+        }
+    }
+    __syncthreads();
+}
+
+// Take the gains from the sets of one end that come too soon behind another one that is tried, or leave too little.
+static __device__ __forceinline__ void rule_out(double* gains, const Pair64* rights, i32 n_sets, i32 side, const Sides& sides,
+                                                Pair64 all, double least_group) {
+    i64 group = 0, before = side ? all.h : 0;
+    for (i32 i = 0; i < n_sets; ++i) {
+        const i64 h = rights[i].h, others = side ? h : sides.total.h - h;
+        group += side ? before - h : h - before;
+        before = h;
+        if (static_cast<double>(min(group, others)) * sides.unit_h < least_group) gains[i] = NO_GAIN;
+        if (gains[i] > NO_GAIN) group = 0;
+    }
+}
+
+// The gains of the sets that are cut off at both ends, `most` apart, of which there are `n_sets` at each. By all threads.
+static __device__ __forceinline__ void gain_of_sets(double* gains, const Pair64* rights, i32 most, i32 n_sets,
+                                                    const Sides& sides, Pair64 all, double least_group) {
+    const i32 side = static_cast<i32>(threadIdx.x) / SIDE_THREADS, side_thread = static_cast<i32>(threadIdx.x) % SIDE_THREADS;
+    for (i32 i = side_thread; i < n_sets; i += SIDE_THREADS) gains[side * most + i] = sides.gain(rights[side * most + i]);
+    __syncthreads();
+    if (least_group <= 0.0) return;
+    if (side_thread == 0) rule_out(gains + side * most, rights + side * most, n_sets, side, sides, all, least_group);
+    __syncthreads();
+}
 
 // A set as it is tried: what comes first is taken of equal gains.
 struct Tried {
@@ -344,14 +441,12 @@ struct Tried {
 // `n_chunks` : of all features of codes. `found` : shape (nodes, coded, RESULTS). `lists` : shape (nodes, coded, list_width).
 // Grid: nodes x coded.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
-    SEARCHED, i32 keeps, const Coded* coded, i32 n_coded, i32 n_chunks, ENDS, const i64* present, i32 list_width,
-    i64* found, i32* lists) {
+    SEARCHED, i32 keeps, double smooth, double l2, double least_group, const Coded* coded, i32 n_coded, i32 n_chunks, ENDS,
+    const i64* present, i32 list_width, i64* found, i32* lists) {
     __shared__ Pair64 rights[2 * MOST_TAKEN];  // sums of the sets at both ends
-    __shared__ u64 taken_keys[2][MOST_TAKEN];
-    __shared__ i32 taken_codes[2][MOST_TAKEN], order[2][MOST_TAKEN];
+    __shared__ Ranked ranked;
     __shared__ double gains[THREADS];
     __shared__ i32 places[THREADS];
-    __shared__ SideRoom rooms[2];
     __shared__ Pair64 best_right;
     const i32 node = static_cast<i32>(blockIdx.x) / n_coded, which = static_cast<i32>(blockIdx.x) % n_coded;
     const Coded own_feature = coded[which];
@@ -362,60 +457,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     if (own[node] == 0 || !IS_ALLOWED) return;
     const Task task = TASK;
     const Regular regular = {lambda, alpha, max_step, least_h};
+    const Regular scored = {most > 0 ? lambda + l2 : lambda, alpha, max_step, least_h};
     const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
     const Sums whole = sums_of(task.total.g, task.total.h, task.unit_g, task.unit_h);
-    const Sides sides = {task.total, task.unit_g, task.unit_h, parent_gain(whole, regular, limits, is_plain), regular,
+    const Sides sides = {task.total, task.unit_g, task.unit_h, parent_gain(whole, regular, limits, is_plain), scored,
                          limits, is_plain != 0};
     const i32 n_codes = task.bins - 1;
     Pair64 missing = task.total;
     const i64* of_chunks = present + 2 * (static_cast<i64>(node) * n_chunks + own_feature.first_chunk);
     for (i32 chunk = 0; most == 0 && chunk < own_feature.n_chunks; ++chunk)
         missing = {missing.g - of_chunks[2 * chunk], missing.h - of_chunks[2 * chunk + 1]};
+    i32 n_sets = n_codes;
     if (most > 0) {
-        const i32 side = thread / SIDE_THREADS, side_thread = thread % SIDE_THREADS;
-        const Ends ends = ENDS_OF_NODE;
-        const Listed items = lists_from(ends, own_feature.first_ends, own_feature.n_ends, most, side);
-        take_first(items, most, rooms[side], [&](i32 place, i32 item) { taken_codes[side][place] = item; });
-        __syncthreads();
-        for (i32 i = side_thread; i < most; i += SIDE_THREADS) {
-            const i32 item = taken_codes[side][i];
-            taken_keys[side][i] = items.at(item);
-            taken_codes[side][i] = items.code(item);
-        }
-        __syncthreads();
-        for (i32 start = 0; start < most; start += SIDE_THREADS / RANKED_BY) {
-            const i32 place = start + side_thread / RANKED_BY, i = min(place, most - 1);
-            const i32 code = taken_codes[side][i];
-            const Pair64 sums = task.histogram.read(code);
-            const u64 key = taken_keys[side][i];
-            const i32 rank = rank_of(most, [&](i32 other) {
-                return taken_keys[side][other] < key || (taken_keys[side][other] == key && other < i);
-            });
-            if (place < most && thread % RANKED_BY == 0) {
-                order[side][rank] = code;
-                rights[side * most + rank] = sums;
-            }
-        }
-        __syncthreads();
-        // From the last code on, the right side is what is left, with the missing values.
-        if (side_thread < LANES) {
-            const Pair64 no_code = task.histogram.read(n_codes);
-            const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
-            Pair64 before = {0, 0};
-            for (i32 start = 0; start < most; start += LANES) {
-                const i32 i = start + side_thread;
-                Pair64* const right = rights + side * most + i;
-                const Pair64 sums = running_sum(i < most ? *right : Pair64{0, 0}, before);
-                before = {__shfl_sync(ALL_LANES, sums.g, LANES - 1), __shfl_sync(ALL_LANES, sums.h, LANES - 1)};
-                if (i < most) *right = side ? Pair64{all.g - sums.g, all.h - sums.h} : sums;
-            }
-        }
-        __syncthreads();
+        n_sets = ranked.rank(ENDS_OF_NODE, own_feature, smooth, [&](i32 code) { return task.histogram.read(code); },
+                             [&](i32 side, i32 rank, Pair64 sums) { rights[side * most + rank] = sums; });
+        const Pair64 no_code = task.histogram.read(n_codes);
+        const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
+        sum_rights(rights, most, all);
+        gain_of_sets(ranked.gains, rights, most, n_sets, sides, all, least_group);
     }
     Tried best = {0.0, NONE, {0, 0}};  // what gains nothing is no split
     for (i32 place = thread; place < 2 * (most > 0 ? most : n_codes); place += THREADS) {
-        Pair64 right = most > 0 ? rights[place] : task.histogram.read(place / 2);
-        if (most == 0 && place % 2) right = {right.g + missing.g, right.h + missing.h};
+        if (most > 0) {
+            if (place % most < n_sets) best.take(ranked.gains[place], place, rights[place]);
+            continue;
+        }
+        Pair64 right = task.histogram.read(place / 2);
+        if (place % 2) right = {right.g + missing.g, right.h + missing.h};
         best.take(sides.gain(right), place, right);
     }
     __syncthreads();
@@ -428,8 +496,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     const i32 n = most == 0 ? 1 : place % most + 1;
     for (i32 start = 0; start < n; start += THREADS / RANKED_BY) {
         const i32 i = start + thread / RANKED_BY;
-        const i32 code = most == 0 ? place / 2 : order[from_last][min(i, n - 1)];
-        const i32 rank = rank_of(most == 0 ? 0 : n, [&](i32 other) { return order[from_last][other] < code; });
+        const i32 code = most == 0 ? place / 2 : ranked.order[from_last][min(i, n - 1)];
+        const i32 rank = rank_of(most == 0 ? 0 : n, [&](i32 other) { return ranked.order[from_last][other] < code; });
         if (i < n && thread % RANKED_BY == 0) list[1 + rank] = code;
     }
     if (thread > 0) return;

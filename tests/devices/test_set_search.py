@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ RULES = {
     "limits": split.Rules(3.5, alpha=0.4, step=0.3, least_h=3.0),
 }  # fmt: skip
 
+LIMITS = {
+    "none": split_sets.SetRules(frozenset({0, 2, 3})),
+    "smooth": split_sets.SetRules(frozenset({0, 2, 3}), smooth=0.75),
+    "all": split_sets.SetRules(frozenset({0, 2, 3}), smooth=0.5, l2=2.5, least_group=1.5),
+    "large": split_sets.SetRules(frozenset({0, 2, 3}), smooth=4.0, least_group=6.0),
+}  # fmt: skip
+
 
 def make_case(rng: np.random.Generator, n_bins: list[int], n_rows: int, limits: split_sets.SetRules, rules: str
               ) -> Case:  # fmt: skip
@@ -39,7 +47,9 @@ def rules_of(case: Case) -> SplitRules:
     n_bins, limits, rules = case.rows.n_bins, case.limits, case.rules
     is_code = np.array([feature in limits.codes for feature in range(len(n_bins))])
     most = max(n - 1 for n, own in zip(n_bins, is_code, strict=True) if own)
-    sets = SetSearch(is_code, most, limits.max_onehot, limits.max_threshold)
+    sets = SetSearch(
+        is_code, most, limits.max_onehot, limits.max_threshold, limits.smooth, limits.l2, limits.least_group
+    )
     monotone = np.zeros(len(n_bins), np.int32)
     return SplitRules(rules.reg_lambda, rules.alpha, rules.step, rules.least_h, monotone, False, sets)
 
@@ -71,11 +81,12 @@ def assert_same(found: Candidates, expected: Candidates) -> None:
     assert mine.lists == other.lists
 
 
+@pytest.mark.parametrize("own", LIMITS)
 @pytest.mark.parametrize("rules", RULES)
-def test_the_best_set_is_the_naive_one(rules: str, runtime: Runtime, rng: np.random.Generator) -> None:
+def test_the_best_set_is_the_naive_one(rules: str, own: str, runtime: Runtime, rng: np.random.Generator) -> None:
     """Of one level and of several, among thresholds; features that may not be used are not."""
     for max_onehot, max_threshold in (4, 64), (30, 64), (1, 3):
-        limits = split_sets.SetRules(frozenset({0, 2, 3}), max_onehot, max_threshold)
+        limits = replace(LIMITS[own], max_onehot=max_onehot, max_threshold=max_threshold)
         cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules) for n in (1, 7, 60, 90)]
         allowed = (rng.random((len(cases), 4)) < 0.8).astype(np.uint8)
         found, expected = find_both(runtime, cases, allowed)
@@ -92,10 +103,13 @@ def test_the_best_set_is_the_naive_one(rules: str, runtime: Runtime, rng: np.ran
 @pytest.mark.parametrize(("n_codes", "max_threshold"), [
     (CHUNK, 64), (CHUNK + 1, 2), (5 * CHUNK - 3, MOST_TAKEN + 1), (2 * CHUNK + 7, 300),
 ])  # fmt: skip
-def test_many_codes(n_codes: int, max_threshold: int, runtime: Runtime, rng: np.random.Generator) -> None:
-    """In several chunks, and where ends of chunks are joined before the last; most codes have no rows and are equal."""
-    limits = split_sets.SetRules(frozenset({1}), 4, max_threshold)
-    cases = [make_case(rng, [4, n_codes + 1], n, limits, "plain") for n in (40, 3 * n_codes)]
+@pytest.mark.parametrize("smooth", [0.0, 0.125, 1.0])
+def test_many_codes(n_codes: int, max_threshold: int, smooth: float, runtime: Runtime, rng: np.random.Generator
+                    ) -> None:  # fmt: skip
+    """In several chunks, and where ends of chunks are joined before the last; most codes have no rows and are equal, or
+    are too light."""
+    limits = split_sets.SetRules(frozenset({1}), 4, max_threshold, smooth, 0.5 * smooth, smooth)
+    cases = [make_case(rng, [1 if smooth else 4, n_codes + 1], n, limits, "plain") for n in (40, 3 * n_codes)]
     found, expected = find_both(runtime, cases)
     assert (expected.split_bin == BY_SET).any()
     assert_same(found, expected)

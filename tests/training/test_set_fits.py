@@ -29,10 +29,14 @@ FITS: dict[str, dict[str, Any]] = {
     "by weight": {"score_function": "l2", "objective": "reg:pseudohubererror", "max_depth": 3},
     "limits": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]],
                "reg_alpha": 0.3, "max_delta_step": 0.5, "max_cat_threshold": 5, "max_depth": 4},
+    "limits of sets": {"cat_smooth": 4.0, "cat_l2": 3.0, "min_data_per_group": 9.0, "max_depth": 4},
+    "light levels": {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0, "cat_smooth": 30.0},
     "draws": {"subsample": 0.7, "colsample_bynode": 0.6, "max_depth": 4},
     "with the host": {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 3},
     "certified": {"out_of_core": "certified", "certify_tolerance": 0.03, "resident_share": 0.4, "max_depth": 4},
+    "certified with limits": {"out_of_core": "certified", "certify_tolerance": 0.05, "resident_share": 0.4,
+                              "max_depth": 3, "cat_smooth": 3.0, "min_data_per_group": 5.0},
     "certified exactly": {"out_of_core": "certified", "certify_tolerance": 0.0, "resident_share": 0.2, "max_depth": 3},
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {"dense": {"chunk_rows": 192}, "sparse": {"encoding": "csr"}}

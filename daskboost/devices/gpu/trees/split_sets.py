@@ -120,7 +120,7 @@ class SetKernels:
 
     def __init__(self, runtime: Runtime, n_bins: Int32, rules: SetRules) -> None:
         tables = SetTables.of(n_bins, rules)
-        self._runtime, self.sizes = runtime, tables.sizes
+        self._runtime, self.sizes, self._rules = runtime, tables.sizes, rules
         self.is_code = to_device(runtime, rules.is_code)
         """Whether sets split each feature; uint8, shape (features,), on the device."""
         self._coded, self._chunks = (self._uploaded(rows) for rows in (tables.coded, tables.chunks))
@@ -136,16 +136,17 @@ class SetKernels:
 
         `searched` : arguments that searching kernels share, with `keeps`. `own` : `Level.own`. `room` : `set_shapes`.
         """
-        n, sizes, coded = len(own), self.sizes, self._coded
+        n, sizes, coded, rules = len(own), self.sizes, self._coded, self._rules
         if not sizes.n_coded:
             return
         ends = (room["end_keys"], room["end_codes"], sizes.n_ends, sizes.most)
-        self._launch("ends_of_chunks", n * sizes.n_chunks, *searched, coded, self._chunks, sizes.n_chunks, *ends,
-                     room["present"])  # fmt: skip
+        self._launch("ends_of_chunks", n * sizes.n_chunks, *searched, rules.smooth, coded, self._chunks,
+                     sizes.n_chunks, *ends, room["present"])  # fmt: skip
         for joins in self._joins:
             self._launch("join_ends", n * len(joins), own, coded, joins, len(joins), *ends)
-        self._launch("best_of_codes", n * sizes.n_coded, *searched, coded, sizes.n_coded, sizes.n_chunks, *ends,
-                     room["present"], sizes.width, room["set_results"], room["lists"])  # fmt: skip
+        self._launch("best_of_codes", n * sizes.n_coded, *searched, rules.smooth, rules.l2, rules.least_group, coded,
+                     sizes.n_coded, sizes.n_chunks, *ends, room["present"], sizes.width, room["set_results"],
+                     room["lists"])  # fmt: skip
         self._launch("best_of_sets", -(-n * WARP // THREADS), own, n, sizes.n_coded, room["set_results"], room["lists"],
                      sizes.width, results, room["sets"])  # fmt: skip
 
