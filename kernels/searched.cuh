@@ -17,3 +17,4 @@
         double lambda, double alpha, double max_step, double least_h, i32 is_plain
 
 constexpr i32 SIDE = 1 << 16;  // more than any bin: what orders places of equal gain
+#define IS_CODE (is_code && is_code[feature])

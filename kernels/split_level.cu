@@ -1,5 +1,6 @@
 // The one split of a symmetric tree's level: gains summed over all nodes, in node order, so that threads cannot show.
-// The arithmetic is that of `daskboost/devices/cpu/split.py`, to the last bit.
+// The arithmetic is that of `daskboost/devices/cpu/split.py`, to the last bit. Features of codes are left to
+// `split_level_sets.cu`.
 //
 //   sum_bins           a warp per (node, feature): histograms of nodes that rows have not built, and running sums of bins
 //   best_of_features   a block per (tree, feature), or several where these are few, with every so many bins each: LANES
@@ -24,10 +25,10 @@ constexpr i32 LANES = THREADS / BINS;
 // `prefix` : shape (nodes, slots, 2), sums of g and h up to each bin.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
     i64* prefix, const u64* own, const u64* parents, const u64* siblings, const i64* slot_offsets, const i32* n_bins,
-    i32 n_features, i32 n_nodes, i32 keeps) {
+    i32 n_features, const u8* is_code, i32 n_nodes, i32 keeps) {
     const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
-    if (node >= n_nodes || own[node] == 0) return;
+    if (node >= n_nodes || own[node] == 0 || IS_CODE) return;
     const u32 lane = threadIdx.x % WARP;
     const i64 first = slot_offsets[feature];
     const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
@@ -101,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     const double* unit = units + static_cast<i64>(tree) * units_stride;
     const i64 stride = 2 * slot_offsets[n_features];
     const i64* own_prefix = prefix + 2 * slot_offsets[feature];
-    bool usable = true, any_missing = false;
-    for (i32 node = first + static_cast<i32>(threadIdx.x); node < last; node += THREADS) {
+    bool usable = !IS_CODE, any_missing = false;
+    for (i32 node = first + static_cast<i32>(threadIdx.x); usable && node < last; node += THREADS) {
         usable = usable && allowed[static_cast<i64>(node / allowed_every) * n_features + feature];
         any_missing = any_missing || some(missing_of(totals + 2 * node, own_prefix + node * stride, bins));
     }

@@ -24,7 +24,6 @@ struct Task {
             static_cast<i32>(slot_offsets[feature + 1] - slot_offsets[feature]),                          \
             {totals[2 * node], totals[2 * node + 1]}, UNIT(0), UNIT(1)                                    \
     }
-#define IS_CODE (is_code && is_code[feature])
 #define IS_ALLOWED (allowed[static_cast<i64>(node / allowed_every) * n_features + feature] != 0)
 
 // Some bins of a warp's lane, WARP apart. Each histogram has one address, from which the compiler knows how far bins are.

@@ -258,8 +258,6 @@ def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
 
 def _why_cpu(params: TrainParams) -> str:
     """Return why GPUs have no splits by sets with these parameters; empty where they have."""
-    if params.grow_policy == "symmetric":
-        return "grow_policy='symmetric', whose levels of sets CPUs alone have"
     if params.max_cat_threshold > MOST_THRESHOLD:
         return f"max_cat_threshold={params.max_cat_threshold}, of which a GPU takes {MOST_THRESHOLD} at most"
     return ""

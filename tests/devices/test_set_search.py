@@ -43,7 +43,7 @@ def make_case(rng: np.random.Generator, n_bins: list[int], n_rows: int, limits: 
     return Case(split.Rows(symbols, g, h, n_bins, UNITS), RULES[rules], limits)
 
 
-def rules_of(case: Case) -> SplitRules:
+def rules_of(case: Case, *, symmetric: bool = False) -> SplitRules:
     n_bins, limits, rules = case.rows.n_bins, case.limits, case.rules
     is_code = np.array([feature in limits.codes for feature in range(len(n_bins))])
     most = max(n - 1 for n, own in zip(n_bins, is_code, strict=True) if own)
@@ -51,7 +51,7 @@ def rules_of(case: Case) -> SplitRules:
         is_code, most, limits.max_onehot, limits.max_threshold, limits.smooth, limits.l2, limits.least_group
     )
     monotone = np.zeros(len(n_bins), np.int32)
-    return SplitRules(rules.reg_lambda, rules.alpha, rules.step, rules.least_h, monotone, False, sets)
+    return SplitRules(rules.reg_lambda, rules.alpha, rules.step, rules.least_h, monotone, symmetric, sets)
 
 
 def nodes_of(cases: list[Case], allowed: Any = None) -> tuple[OpenNodes, Int64]:
@@ -63,9 +63,10 @@ def nodes_of(cases: list[Case], allowed: Any = None) -> tuple[OpenNodes, Int64]:
     return OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, allowed, UNITS), built
 
 
-def find_both(runtime: Runtime, cases: list[Case], allowed: Any = None) -> tuple[Candidates, Candidates]:
-    """What a GPU finds, and what a CPU does."""
-    layout, rules = make_layout(list(cases[0].rows.n_bins)), rules_of(cases[0])
+def find_both(runtime: Runtime, cases: list[Case], allowed: Any = None, *, symmetric: bool = False
+              ) -> tuple[Candidates, Candidates]:  # fmt: skip
+    """What a GPU finds, and what a CPU does; `symmetric` : one split for all nodes."""
+    layout, rules = make_layout(list(cases[0].rows.n_bins)), rules_of(cases[0], symmetric=symmetric)
     nodes, built = nodes_of(cases, allowed)
     on_device = runtime.xp.asarray(built)[:, :, None]
     found = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules).search(nodes, on_device)
@@ -115,6 +116,38 @@ def test_many_codes(n_codes: int, max_threshold: int, smooth: float, runtime: Ru
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("own", LIMITS)
+@pytest.mark.parametrize("rules", RULES)
+def test_the_best_set_of_a_level_is_the_naive_one(rules: str, own: str, runtime: Runtime, rng: np.random.Generator
+                                                  ) -> None:  # fmt: skip
+    """Of nodes some of which have few rows or none; features that one of them may not use are not."""
+    for max_onehot, max_threshold in (4, 64), (30, 64), (1, 3):
+        limits = replace(LIMITS[own], max_onehot=max_onehot, max_threshold=max_threshold)
+        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules) for n in (0, 7, 60, 90, 33)]
+        allowed = np.ones((5, 4), np.uint8)
+        allowed[rng.integers(5), rng.integers(3)] = 0
+        for given in (None, allowed):
+            found, expected = find_both(runtime, cases, given, symmetric=True)
+            assert_same(found, expected)
+            usable = range(4) if given is None else np.flatnonzero(given.all(axis=0)).tolist()
+            naive = split_sets.best_of_level(cases[0].rules, limits, [case.rows for case in cases], usable)
+            assert set(found.gain.tolist()) == {naive.gain}
+            if naive.gain > -np.inf:
+                assert set(found.feature.tolist()) == {naive.feature}
+
+
+@pytest.mark.parametrize(("n_codes", "max_threshold", "smooth"), [
+    (CHUNK, 64, 0.0), (CHUNK + 1, 9, 0.0), (3 * CHUNK - 3, MOST_TAKEN + 1, 0.0), (2 * CHUNK + 7, 300, 0.5),
+])  # fmt: skip
+def test_many_codes_of_a_level(n_codes: int, max_threshold: int, smooth: float, runtime: Runtime,
+                               rng: np.random.Generator) -> None:  # fmt: skip
+    limits = split_sets.SetRules(frozenset({1}), 4, max_threshold, smooth, smooth, smooth)
+    cases = [make_case(rng, [1, n_codes + 1], n, limits, "plain") for n in (40, 2 * n_codes, n_codes)]
+    found, expected = find_both(runtime, cases, symmetric=True)
+    assert (expected.split_bin == BY_SET).all()
+    assert_same(found, expected)
+
+
 def test_chunks_are_joined_until_a_block_takes_them() -> None:
     n_bins, rules = np.array([3 * CHUNK + 1, 9, 40 * CHUNK + 1, 70, 1, 2], np.int32), SetSearch(
         np.array([True, False, True, True, True, True]), 40 * CHUNK, 4, 64
@@ -129,11 +162,12 @@ def test_chunks_are_joined_until_a_block_takes_them() -> None:
     assert tables.sizes.n_ends == 3 + 40 + 2 + 1 and tables.sizes.width == 66
 
 
-def test_children_of_built_siblings(runtime: Runtime, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_children_of_built_siblings(symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
     """Sums of a node that rows did not build are its parent's less its sibling's, and kept for its children."""
     limits = split_sets.SetRules(frozenset({0, 2}), 4, 9)
     parent = make_case(rng, [CHUNK + 50, 4, 3], 300, limits, "plain")
-    layout, rules = make_layout(list(parent.rows.n_bins)), rules_of(parent)
+    layout, rules = make_layout(list(parent.rows.n_bins)), rules_of(parent, symmetric=symmetric)
     root, built = nodes_of([parent])
     device = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
     cpu = SplitSearch(layout, rules, EagerThreads(1), (0, 3))

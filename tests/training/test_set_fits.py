@@ -23,6 +23,12 @@ from daskboost.errors import ParameterError
 
 FITS: dict[str, dict[str, Any]] = {
     "by levels": {"max_depth": 4},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 4},
+    "symmetric with limits": {"grow_policy": "symmetric", "max_depth": 5, "cat_smooth": 4.0, "cat_l2": 3.0,
+                              "min_data_per_group": 9.0, "reg_alpha": 0.2, "colsample_bylevel": 0.7},
+    "symmetric outputs": {"grow_policy": "symmetric", "objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.7),
+                          "max_depth": 3, "max_cat_to_onehot": 100},
+    "symmetric samples": {"grow_policy": "symmetric", "out_of_core": "sampled", "subsample": 0.4, "max_depth": 3},
     "few leaves": {"max_depth": 4, "max_leaves": 6, "max_cat_to_onehot": 100, "min_child_weight": 5.0},
     "best first": {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     "several outputs": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.7), "max_depth": 3},
@@ -97,7 +103,7 @@ def test_gpus_refuse_longer_sets(device: str, caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("divided", [False, True])
-@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host", "certified"])
+@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host", "certified", "symmetric"])
 def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where each searches a share of the nodes, or of a round's trees, and tells the others."""
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
@@ -117,7 +123,8 @@ def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: py
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("growth", [
-    {"max_depth": 5}, {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
+    {"max_depth": 5}, {"max_depth": 5, "grow_policy": "symmetric"},
+    {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
     {"max_depth": 5, "out_of_core": "certified", "resident_share": 0.3},
 ])  # fmt: skip

@@ -307,8 +307,8 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
     shape, symmetric = (n_nodes, size.train.n_features, size.n_slots), size.grow_policy == "symmetric"
     if size.width > 1:
         return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric))
-    of_sets = bytes_of(set_shapes(size.sets, n_nodes, size.n_slots))
-    return bytes_of(search_shapes(*shape, size.trees_together * symmetric)) + of_sets
+    n_trees = size.trees_together * symmetric
+    return bytes_of(search_shapes(*shape, n_trees)) + bytes_of(set_shapes(size.sets, n_nodes, size.n_slots, n_trees))
 
 
 def split_bytes(size: FitSize) -> int:

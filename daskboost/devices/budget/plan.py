@@ -50,6 +50,8 @@ class SetSizes(NamedTuple):
     """Codes of the longest such list."""
     width: int = 0
     """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
+    most_tried: int = 0
+    """Sets of a feature that are tried at most."""
 
     @property
     def splits_codes(self) -> bool:

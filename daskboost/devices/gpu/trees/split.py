@@ -21,7 +21,7 @@ from daskboost.devices.gpu.runtime.launches import (
     make_arrays,
     to_device,
 )
-from daskboost.devices.gpu.trees.split_sets import SetKernels, set_shapes
+from daskboost.devices.gpu.trees.split_sets import LevelNodes, SetKernels, level_nodes, set_shapes
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
@@ -190,7 +190,7 @@ class SplitKernels:
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
         """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
         layout = self.layout.host
-        of_sets = {} if self.sets is None else set_shapes(self.sets.sizes, n_nodes, layout.n_slots)
+        of_sets = {} if self.sets is None else set_shapes(self.sets.sizes, n_nodes, layout.n_slots, n_trees)
         return self._made({**search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees), **of_sets})
 
     def result_room(self, n_nodes: int) -> SearchRoom:
@@ -319,20 +319,39 @@ class SplitKernels:
             kernel(blocks, threads, prefix, *arguments)
 
         launch(
-            "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape, n,
-            int(level.keeps),
+            "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape,
+            self._is_code, n, int(level.keeps),
         )  # fmt: skip
-        found = n_blocks, room["gains"], room["places"]
-        launch("best_of_features", n_trees * n_features * n_blocks, *self._searched(level, regular), *found)
+        found, searched = (n_blocks, room["gains"], room["places"]), self._searched(level, regular)
+        launch("best_of_features", n_trees * n_features * n_blocks, *searched, *found)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, *found, results)
+        if self.sets is not None:
+            nodes = LevelNodes(
+                level.own, level.allowed, level.per_list, level.per_tree, layout.n_bins, layout.host.n_slots
+            )
+            of_levels = self._searched(self._whole(level, room, self.sets), regular)
+            self.sets.search_level(nodes, (*searched, int(level.keeps)), (*of_levels, 0), room, results)
         return results
+
+    def _whole(self, level: Level, room: SearchRoom, sets: SetKernels) -> Level:
+        """Return a node for each tree, which has the sums of all of the tree's; all features of codes are allowed."""
+        own, nobody = level_nodes(room, level.n_trees)
+        return replace(
+            level, own=own, parents=nobody, siblings=nobody, allowed=sets.is_code[None], per_list=level.n_trees,
+            per_tree=1,
+        )  # fmt: skip
+
+    @property
+    def _is_code(self) -> DeviceArray | None:
+        """Whether sets split each feature, as kernels take it; None where they split none."""
+        return None if self.sets is None else self.sets.is_code
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
         return (
             level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
             level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
-            self.own_of(self.monotone_of(regular)), None if self.sets is None else self.sets.is_code,
+            self.own_of(self.monotone_of(regular)), self._is_code,
             len(self.layout.host.n_bins), level.n_nodes,
             *regular.numbers, int(regular.plain),
         )  # fmt: skip
