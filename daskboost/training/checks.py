@@ -237,8 +237,11 @@ def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
 
 
 def may_have_sets(params: TrainParams, objective: Objective) -> bool:
-    """Return whether trees of one output can split columns by sets of categories, whatever the device."""
-    if objective.n_outputs > 1:
+    """Return whether trees of one output can split columns by sets of categories, whatever the device.
+
+    Those of symmetric trees, which all nodes of a level share, are for who asks for them.
+    """
+    if objective.n_outputs > 1 or params.grow_policy == "symmetric":
         return False
     return not any(_without_sets(replace(params, device="cuda"), objective).values())
 
