@@ -153,8 +153,8 @@ class CustomMetric(Metric[RowsState]):
         if not state.segments:
             return self.name, math.nan
         rows = state.joined()
-        keywords = {"sample_weight": rows.weight} if rows.weight is not None and self._takes_weight() else {}
-        result = self.function(rows.label, rows.prediction, **keywords)
+        keywords = {"sample_weight": np.array(rows.weight)} if rows.weight is not None and self._takes_weight() else {}
+        result = self.function(np.array(rows.label), np.array(rows.prediction), **keywords)  # which may write to them
         name, number = result if isinstance(result, tuple) and len(result) == 2 else (self.name, result)
         try:
             return str(name), float(number)

@@ -82,7 +82,7 @@ class CustomObjective(Objective):
         `label` is float32 of shape (n,); `margin` float32 of shape (n,), or (n, n_outputs) for several outputs; so
         are both results. It sees one chunk of rows at a time and must treat every row by itself: a result that
         depends on other rows (a mean, a rank) depends on how the data is cut into chunks; `CustomQueryObjective` takes
-        whole queries. Arrays are NumPy's, also where the fit runs on a GPU.
+        whole queries. Arrays are NumPy's, also where the fit runs on a GPU, and the function's own: it may change them.
     outputs : int, default 1
         Margins per row.
 
@@ -117,11 +117,11 @@ class CustomObjective(Objective):
         ParameterError
             The function returned something else than two finite arrays of the margin's shape, or a negative hessian.
         """
-        if xp is not np:  # users' functions are NumPy's: on a GPU they get copies, and the model keeps its bytes
+        if xp is not np:  # users' functions are NumPy's
             g, h = self.gradients(to_host(label), to_host(margin))
             return xp.asarray(g), xp.asarray(h)
-        shown = margin[:, 0] if self.outputs == 1 else margin
-        g, h = checked_derivatives(f"objective {self.function_name!r}", self.function(label, shown), shown.shape)
+        own = np.array(margin[:, 0] if self.outputs == 1 else margin)  # copies, which a function may write to
+        g, h = checked_derivatives(f"objective {self.function_name!r}", self.function(np.array(label), own), own.shape)
         return g.reshape(margin.shape), h.reshape(margin.shape)
 
     def config(self) -> dict[str, Any]:

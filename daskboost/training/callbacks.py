@@ -111,7 +111,8 @@ class EvaluationLog(Callback):
 
     def _print(self) -> None:
         if self._unprinted is not None:
-            print(self._unprinted, file=self._stream or sys.stdout, flush=True)
+            # A text that is written at once: fits in other threads print lines of their own.
+            print(f"{self._unprinted}\n", end="", file=self._stream or sys.stdout, flush=True)
         self._unprinted = None
 
 

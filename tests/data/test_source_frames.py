@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from daskboost import QuantizedDataset, train
 from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, DataTypeError
 
@@ -96,3 +97,14 @@ def test_lists_of_columns_are_not_read_as_rows(made: Callable[[Any], Any]) -> No
 def test_single_columns_are_no_features(made: Callable[[Any], Any]) -> None:
     with pytest.raises(DataError, match=r"X has 1 dimension\(s\), but must have 2.*Reshape"):
         make_source(made(X[:, 0]))
+
+
+def test_a_column_named_none() -> None:
+    """Which pandas takes for NaN in a list of names."""
+    frame, y = pd.DataFrame(np.arange(12.0).reshape(6, 2)), np.arange(6.0)
+    frame.columns = pd.Index(["x", None], dtype=object)
+    found = QuantizedDataset(frame[frame.columns[::-1]], y)
+    expected = QuantizedDataset(frame.set_axis(["x", "None"], axis=1).iloc[:, ::-1], y)
+    assert found.cuts.values.tobytes() == expected.cuts.values.tobytes()
+    with pytest.raises(DataError, match="columns used in training: 'None'"):
+        train({"device": "cpu"}, found, 1).predict(frame[["x"]])

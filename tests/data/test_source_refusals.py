@@ -357,3 +357,30 @@ def test_a_partition_that_lacks_a_column_is_named(kind: str) -> None:
     ):
         with pytest.raises(DataError, match=r"partition 1: X lacks column 'b', which its other partitions"):
             call()
+
+
+def parts_of(kind: str) -> Any:
+    """A sparse matrix that says 2 columns and has an index of 5, as SciPy lets be made."""
+    made = sp.csr_matrix(np.ones((6, 2)))
+    if kind == "csr":
+        made.indices[3] = 5
+    elif kind == "negative":
+        made.indices[3] = -1
+    elif kind == "ends":
+        made.indptr[2] = 11
+    elif kind == "csc":
+        made = made.tocsc()
+        made.indices[3] = 6
+    else:
+        made = made.tocoo()
+        made.col[3] = 5
+    return made
+
+
+@pytest.mark.parametrize("kind", ["csr", "negative", "ends", "csc", "coo"])
+def test_indices_that_a_sparse_matrix_has_no_room_for(kind: str) -> None:
+    """Which compiled loops would take for places in memory."""
+    model = train({"device": "cpu"}, QuantizedDataset(sp.csr_matrix(X), Y), 1)
+    for call in (lambda: QuantizedDataset(parts_of(kind), Y), lambda: model.predict(parts_of(kind))):
+        with pytest.raises(DataError, match=r"X is a sparse matrix of shape \(6, 2\) (with an index|whose `indptr`)"):
+            call()

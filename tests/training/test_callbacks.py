@@ -115,6 +115,19 @@ def test_the_log_prints_every_so_many_rounds_and_the_last(data: QuantizedDataset
     assert lines[-1] == "\t".join(["[5]", *values])
 
 
+def test_a_line_is_written_at_once(data: QuantizedDataset) -> None:
+    """With its end, so that lines of fits in several threads do not mix."""
+
+    class Written(io.StringIO):
+        def write(self, text: str) -> int:
+            assert not text or text.endswith("\n")
+            return super().write(text)
+
+    stream = Written()
+    train(PARAMS, data, 2, evals=[(data, "fit")], callbacks=[EvaluationLog(1, stream)])
+    assert len(stream.getvalue().splitlines()) == 2
+
+
 def test_the_log_of_nothing_is_empty(data: QuantizedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     train(PARAMS, data, 3, callbacks=[EvaluationLog()])
     assert capsys.readouterr().out == ""

@@ -86,3 +86,33 @@ def test_an_argument_of_fit(name: str, value: Any) -> None:
         nouns.get(name, name), lambda: DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(X, Y, **arguments),
         (ParameterError, DataError) if name.endswith("_eval_set") else ParameterError,
     )  # fmt: skip
+
+
+def in_place(label: Any, margin: Any) -> Any:
+    """Squared error's derivatives, with the least memory."""
+    margin -= label
+    label[:] = 1.0
+    return margin, label
+
+
+def mae_in_place(label: Any, prediction: Any, sample_weight: Any) -> float:
+    sample_weight /= sample_weight.sum()
+    label -= prediction
+    return float(np.abs(label, out=label) @ sample_weight)
+
+
+def test_functions_of_users_may_write_to_what_they_are_given() -> None:
+    weight = 0.5 + np.arange(len(Y)) % 3
+    with QuantizedDataset(X, Y, weight=weight) as rows:
+        def fit(objective: Any, metrics: list[Any]) -> tuple[bytes, Any]:
+            params = {"objective": objective, "eval_metric": metrics, "device": "cpu", "base_score": 0.0}
+            result: dict[str, Any] = {}
+            model = train(params, rows, 4, evals=[(rows, "own")], evals_result=result)
+            return model.predict(X).tobytes(), result["own"]
+
+        expected, history = fit("reg:squarederror", ["mae"])
+        found, other = fit(in_place, [mae_in_place, "mae"])
+        assert fit("reg:squarederror", ["mae"]) == (expected, history)
+    assert found == expected
+    assert other["mae"] == history["mae"]
+    np.testing.assert_allclose(other["mae_in_place"], history["mae"], rtol=1e-5)

@@ -116,3 +116,12 @@ def test_groups_of_rows_that_are_not_counted_are_refused() -> None:
     frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b"]), npartitions=2)
     with pytest.raises(ParameterError, match="name the query of each row by qid"):
         QuantizedDataset(frame, group=[5, 5])
+
+
+def test_partitions_of_numbers_and_of_texts_are_refused(tmp_path: Path) -> None:
+    """The number 2 and the text "2" would be two queries, which crosses no border only by chance."""
+    frames = [pd.DataFrame(X, columns=["a", "b"]).assign(y=Y, q=ids) for ids in (IDS, IDS.astype(str))]
+    for number, frame in enumerate(frames):
+        frame.to_parquet(tmp_path / f"{number}.parquet")
+    with pytest.raises(DataTypeError, match="qid holds numbers in some partitions and texts in others"):
+        QuantizedDataset(tmp_path, "y", qid="q")

@@ -283,6 +283,7 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
         sizes, told = runner.fold(source, read)
         total, cuts = told.summarized(), reference.cuts
     total.stats.check_trainable()
+    total.columns.check()
     present, lacked = total.stats.n_rows - total.missing, total.missing > 0
     n_entries = int(present.sum())
     if reference is not None:  # one may train on this data set too, so histograms need its missing values' slots

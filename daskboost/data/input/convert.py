@@ -229,10 +229,16 @@ def column_of(block: Any, name: Hashable) -> Any:
 
 def part_of_frame(frame: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Return some columns of a pandas frame, or all."""
+    if columns is None:
+        return frame
     try:
-        return frame if columns is None else frame[list(columns)]
+        return frame[list(columns)]
     except KeyError as error:
-        raise _lacks(next(name for name in columns or () if name not in frame.columns)) from error
+        absent = [name for name in columns if name not in frame.columns]
+        if absent:
+            raise _lacks(absent[0]) from error
+        names = list(frame.columns)
+        return frame.iloc[:, [names.index(name) for name in columns]]  # of a name None, which a list makes NaN
 
 
 def _lacks(name: Hashable) -> DataError:

@@ -122,14 +122,45 @@ def entries_per_row(x: Any) -> float | None:
 
 
 def sliceable(x: Any) -> Any:
-    """Return a sparse matrix as CSR, whose rows can be cut; all other inputs as they are."""
-    return x.tocsr() if kind_of(x) in SPARSE_KINDS else x
+    """Return a sparse matrix as CSR, whose rows can be cut; all other inputs as they are. DataError as `as_csr`."""
+    return as_csr(x) if kind_of(x) in SPARSE_KINDS else x
+
+
+def as_csr(x: spmatrix) -> spmatrix:
+    """Return a sparse matrix of SciPy or CuPy as CSR; DataError where its indices are not those of its shape, which
+    neither checks, and which compiled loops would take for places in memory."""
+    if x.format in ("csr", "csc"):
+        n_major, n_minor = x.shape if x.format == "csr" else x.shape[::-1]
+        ends = x.indptr
+        is_right = len(ends) == n_major + 1 and int(ends[0]) == 0 and bool((ends[1:] >= ends[:-1]).all())
+        if not is_right or int(ends[-1]) > min(len(x.indices), len(x.data)):
+            raise DataError(
+                f"X is a sparse matrix of shape {x.shape} whose `indptr` is none of its {len(x.data)} values; make it "
+                "anew, with scipy.sparse.csr_matrix((values, (rows, columns)), shape=shape)"
+            )
+        _check_indices(x, x.indices[: int(ends[-1])], n_minor)
+    elif x.format == "coo":
+        for indices, n in zip((x.row, x.col), x.shape, strict=True):
+            _check_indices(x, indices, n)
+    return x.tocsr()
+
+
+def _check_indices(x: spmatrix, indices: Any, n: int) -> None:
+    """Refuse indices of a sparse matrix that are not below `n`, or are negative."""
+    if not len(indices):
+        return
+    least, most = int(indices.min()), int(indices.max())
+    if least < 0 or most >= n:
+        raise DataError(
+            f"X is a sparse matrix of shape {x.shape} with an index of {least if least < 0 else most} where {n} are "
+            "possible; make it with a shape that has room for all indices"
+        )
 
 
 def canonical_csr(x: spmatrix, columns: Sequence[Any] | None) -> spmatrix:
     """Return features of a sparse matrix of SciPy or CuPy as CSR, indices sorted and each only once; DataTypeError for
-    what are no numbers."""
-    x = x.tocsr()
+    what are no numbers, DataError as `as_csr`."""
+    x = as_csr(x)
     if columns is not None:
         x = x[:, np.asarray(columns, dtype=np.intp)]
     if not x.has_canonical_format:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.input.blocks import row_slice
 from daskboost.data.input.convert import plain_values
 from daskboost.dtypes import Int64
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 LARGEST_BITS = 53
 """Bits of query ids that are floats: from 2**53 on, different whole numbers are the same float64."""
+_ONE_KIND = (
+    "Ids of queries must all be whole numbers or all be texts: convert them, e.g. with `.astype(str)`."
+)
 
 
 def query_codes(block: Vector) -> Int64:
@@ -37,6 +41,20 @@ def query_codes(block: Vector) -> Int64:
     if values.dtype.kind in "iub":
         return values.astype(np.int64)
     return _codes_of_floats(values) if values.dtype.kind == "f" else _codes_of_objects(values)
+
+
+def kind_of_ids(block: Vector) -> str:
+    """Return of which kind the ids of a block of rows are, all of which are of one: "texts" or "numbers"."""
+    values = plain_values(row_slice(block, 0, 1), "qid")
+    return "texts" if len(values) and isinstance(values[0], str) else "numbers"
+
+
+def check_kinds_of_ids(kinds: frozenset[str]) -> None:
+    """Refuse partitions whose ids are of several kinds, of which codes of the same query differ; DataTypeError."""
+    if len(kinds) > 1:
+        raise DataTypeError(
+            f"qid holds {' in some partitions and '.join(sorted(kinds))} in others. {_ONE_KIND}"
+        )
 
 
 def _codes_of_floats(values: npt.NDArray[Any]) -> Int64:
@@ -79,8 +97,7 @@ def _codes_of_objects(values: npt.NDArray[Any]) -> Int64:
     if all(issubclass(kind, int | float | np.integer | np.floating) for kind in types):
         return _codes_of_floats(values.astype(np.float64))
     raise DataTypeError(
-        f"qid holds ids of the types {', '.join(kind.__name__ for kind in types)}. Ids of queries must all be whole "
-        "numbers or all be texts: convert them, e.g. with `.astype(str)`."
+        f"qid holds ids of the types {', '.join(kind.__name__ for kind in types)}. {_ONE_KIND}"
     )
 
 

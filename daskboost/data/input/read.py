@@ -15,6 +15,7 @@ from daskboost.data.input.classes import ClassWeights
 from daskboost.data.input.convert import column_of, dense_values
 from daskboost.data.input.device_read import Columns, dense_rows, sparse_rows
 from daskboost.data.input.kinds import canonical_csr, is_sparse
+from daskboost.data.input.queries import kind_of_ids
 from daskboost.data.input.row_batch import (
     AnyFeatures,
     DenseRows,
@@ -148,21 +149,26 @@ class ReadSpec:
 
     def _read(self, features: AnyFeatures, x: Any, given: Mapping[str, Any]) -> RowBatch:
         self.check_features(features.n_features)
-        return RowBatch(features, self.columns_of(features.n_rows, x, given))
+        columns, qid = self.columns_of(features.n_rows, x, given), self._block_of("qid", x, given)
+        return RowBatch(features, columns, "" if qid is None or not features.n_rows else kind_of_ids(qid))
 
     def columns_of(self, n: int, x: object, given: Mapping[str, Any]) -> RowColumns[HostOrDevice]:
         """Read what the `n` rows of a partition have beside features; parameters and errors as of `read`."""
         found = dict[str, Any]()
         for name, rule in COLUMNS.items():
-            block = given.get(name)
-            if name in self.inside:
-                block = x if rule.several else column_of(x, self.inside[name][0])
+            block = self._block_of(name, x, given)
             found[name] = None if block is None else _of_length(rule.read(block, self), n, rule.argument)
         columns: RowColumns[HostOrDevice] = RowColumns(**found)
         if self.class_weights is not None and columns.label is not None:
             weight = self.class_weights.weigh(columns.label, columns.weight)
             columns = replace(columns, weight=_of_length(weight, n, "weight"))
         return columns
+
+    def _block_of(self, name: str, x: object, given: Mapping[str, Any]) -> Any:
+        """Return the block that a field of `RowColumns` is read from; None where rows have none."""
+        if name not in self.inside:
+            return given.get(name)
+        return x if COLUMNS[name].several else column_of(x, self.inside[name][0])
 
     def _features(self, x: Any, where: str) -> AnyFeatures:
         kind = device_kind(x)

@@ -16,7 +16,7 @@ import numpy as np
 from daskboost.data.input.classes import read_codes
 from daskboost.data.input.convert import float_vector, margin_values
 from daskboost.data.input.device_read import device_column
-from daskboost.data.input.queries import query_codes
+from daskboost.data.input.queries import check_kinds_of_ids, query_codes
 from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn
 from daskboost.dtypes import Array, Bool, Float32, Int32, Int64
 from daskboost.errors import DataError
@@ -92,10 +92,13 @@ class RowBatch:
     features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
     columns : RowColumns
         What its rows have beside features; labels and weights may lie in a GPU's memory.
+    query_kind : str
+        See `kind_of_ids`; empty where rows have no queries, or there are none.
     """
 
     features: AnyFeatures
     columns: RowColumns[HostOrDevice] = RowColumns()  # frozen, so a shared default is safe
+    query_kind: str = ""
 
     @property
     def n_rows(self) -> int:
@@ -116,17 +119,26 @@ class ColumnSummary:
     ----------
     names : frozenset of str
         The fields of `RowColumns` that rows have.
+    query_kinds : frozenset of str
+        Of which kinds the ids of queries are.
     """
 
     names: frozenset[str] = frozenset()
+    query_kinds: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, batch: RowBatch) -> ColumnSummary:
         """Return the summary of one partition; without rows it has no columns."""
-        return cls(frozenset(batch.columns.present if batch.n_rows else ()))
+        if not batch.n_rows:
+            return cls()
+        return cls(frozenset(batch.columns.present), frozenset({batch.query_kind} - {""}))
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
-        return ColumnSummary(self.names | other.names)
+        return ColumnSummary(self.names | other.names, self.query_kinds | other.query_kinds)
+
+    def check(self) -> None:
+        """Refuse partitions whose columns do not belong together; DataTypeError."""
+        check_kinds_of_ids(self.query_kinds)
 
 
 @dataclass(frozen=True)
