@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from daskboost.data.input.parquet import RowGroup
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind
+from daskboost.dtypes import Array
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def as_csr(x: spmatrix) -> spmatrix:
     return x.tocsr()
 
 
-def _check_indices(x: spmatrix, indices: Any, n: int) -> None:
+def _check_indices(x: spmatrix, indices: Array, n: int) -> None:
     """Refuse indices of a sparse matrix that are not below `n`, or are negative."""
     if not len(indices):
         return

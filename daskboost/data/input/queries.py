@@ -43,7 +43,7 @@ def query_codes(block: Vector) -> Int64:
     return _codes_of_floats(values) if values.dtype.kind == "f" else _codes_of_objects(values)
 
 
-def kind_of_ids(block: Vector) -> str:
+def kind_of_ids(block: object) -> str:
     """Return of which kind the ids of a block of rows are, all of which are of one: "texts" or "numbers"."""
     values = plain_values(row_slice(block, 0, 1), "qid")
     return "texts" if len(values) and isinstance(values[0], str) else "numbers"

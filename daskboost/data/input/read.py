@@ -164,7 +164,7 @@ class ReadSpec:
             columns = replace(columns, weight=_of_length(weight, n, "weight"))
         return columns
 
-    def _block_of(self, name: str, x: object, given: Mapping[str, Any]) -> Any:
+    def _block_of(self, name: str, x: object, given: Mapping[str, Any]) -> object:
         """Return the block that a field of `RowColumns` is read from; None where rows have none."""
         if name not in self.inside:
             return given.get(name)
