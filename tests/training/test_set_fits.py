@@ -70,6 +70,14 @@ def outcome(device: str, params: dict[str, Any], place: dict[str, Any]) -> tuple
     return booster, trees_of(booster), result["valid"]
 
 
+@pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
+def test_codes_of_which_no_set_is_tried(growth: str, device: str) -> None:
+    params = {"max_cat_threshold": 1, "max_cat_to_onehot": 1, "grow_policy": growth, "max_depth": 3}
+    booster, trees, history = outcome(device, params, {})
+    assert not any(tree.has_set.any() for tree in booster.trees)
+    assert (trees, history) == outcome("cpu", params, {})[1:]
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fit", FITS)
 def test_trees_are_those_of_a_cpu(fit: str, place: str, device: str, caplog: pytest.LogCaptureFixture) -> None:

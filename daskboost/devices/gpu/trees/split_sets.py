@@ -164,7 +164,7 @@ class SetKernels:
         self._joins = [self._uploaded(rows) for rows in tables.joins]
 
     def _uploaded(self, rows: Sequence[tuple[int, ...]]) -> DeviceArray:
-        return to_device(self._runtime, np.array(rows, np.int32).reshape(len(rows), -1))
+        return to_device(self._runtime, np.array(rows, np.int32))
 
     def search(self, searched: tuple[Any, ...], own: DeviceArray, room: Mapping[str, DeviceArray], results: DeviceArray
                ) -> None:  # fmt: skip
