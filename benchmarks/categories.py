@@ -6,9 +6,9 @@
     python -m benchmarks.categories --held-out 5 --contenders singles,ours,pairs_64,pairs_5
 
 The last scores fifths of the training rows by models of the other rows, by which choices are made: never by test rows.
-`singles` has no pairs of columns, `pairs_64` those of columns with 64 levels and more; `time` has statistics of the
-rows before each, `target` those of columns of few levels too; `native` has codes, and `native_limits` sets of them by
-LightGBM's limits.
+`singles` has no pairs of columns, `triples` and `fours` also have combinations of three columns, and of four, and
+`pairs_64` has pairs of columns with 64 levels and more; `time` has statistics of the rows before each, `target` those
+of columns of few levels too; `native` has codes, and `native_limits` sets of them by LightGBM's limits.
 
 Rounds, learning rate and depth are those of the published baselines, all else is a library's default. Scores of XGBoost
 and LightGBM are the published ones (`real_sets.csv`) unless they are to be trained. Prints a line a set and measure.
@@ -107,7 +107,8 @@ CONTENDERS: dict[str, Contender] = {
     "ours": _ours(), "xgboost": _xgboost, "lightgbm": _lightgbm, "catboost": _catboost,
 }  # fmt: skip
 VARIANTS: dict[str, Contender] = {
-    "singles": _ours(max_ctr_complexity=1), "pairs_64": _pairs_of(64), "pairs_5": _pairs_of(5),
+    "singles": _ours(max_ctr_complexity=1), "triples": _ours(max_ctr_complexity=3),
+    "fours": _ours(max_ctr_complexity=4), "pairs_64": _pairs_of(64), "pairs_5": _pairs_of(5),
     "native": _ours({"device": "cpu"}, encodings="native"),
     "native_limits": _ours({"device": "cpu", **LIGHTGBM_LIMITS}, encodings="native"),
     "time": _ours(has_time=True), "target": _ours(encodings="target"),

@@ -32,13 +32,13 @@ def quantize(
 @contextmanager
 def least_levels_of_pairs(n_levels: int) -> Iterator[None]:
     """Let data sets that are made meanwhile have pairs of columns of so many levels."""
-    from daskboost.data.categories import pairs
+    from daskboost.data.categories import combinations
 
-    known, pairs.LEAST_LEVELS = pairs.LEAST_LEVELS, n_levels
+    known, combinations.LEAST_LEVELS = combinations.LEAST_LEVELS, n_levels
     try:
         yield
     finally:
-        pairs.LEAST_LEVELS = known
+        combinations.LEAST_LEVELS = known
 
 
 def quantize_frame(x: Any, y: Vector, **options: Any) -> Any:

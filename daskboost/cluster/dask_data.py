@@ -46,8 +46,8 @@ from daskboost.cluster.dask_tasks import (
 )
 from daskboost.cluster.dask_totals import summed
 from daskboost.cluster.dask_watch import WorkerSilentError, is_on_loop, on_loop
+from daskboost.data.categories.category_counts import CategoryCounts
 from daskboost.data.categories.orders import EarlierCounts
-from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.build import A, DatasetInfo, MarginOf, P, most_rows, with_margin
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.quantizer import DeviceHome

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
+from daskboost.data.categories.combinations import check_complexity
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.encode import CategoryOptions
-from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import Source, make_source

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from daskboost.data.categories.pairs import MOST_COMPLEXITY
+from daskboost.data.categories.combinations import DEFAULT_COMPLEXITY
 from daskboost.errors import ParameterError
 from daskboost.estimators.presets import PRESETS, ROUNDS_WITHOUT_STOPPING, Facts
 from daskboost.foreign_words import hint_of, translated, unexpected
@@ -152,9 +152,10 @@ SHARED_PARAMETERS = """
     categorical_features : sequence of str or int, optional
         Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
         They become what `encodings` says.
-    max_ctr_complexity : {2, 1}
-        With 2, pairs of columns that become target statistics and have many levels each become such as well; 1 makes
-        them of single columns alone.
+    max_ctr_complexity : {2, 1, 3, 4}
+        Columns that become target statistics and have many levels each become such in pairs as well, with 3 or 4 also
+        in combinations of up to so many columns, for which rows are read once or twice more; 1 makes them of single
+        columns alone.
     cross_features : bool, default True
         Whether differences and products of the numerical columns that gain most are tried as further features, where
         several models are averaged, over at most 2**25 rows times features times classes: they are kept where the
@@ -203,7 +204,7 @@ SHARED_PARAMETERS = """
     host_memory_limit : int or str, optional
         Most RAM (bytes, or a text such as "2GB") for a process's chunks, those of evaluation sets included, before they
         go to disk. Categorical columns take beside it at most a quarter for their levels and counts, and as much again
-        for pairs of them; see `QuantizedDataset.from_dask`.
+        for combinations of them; see `QuantizedDataset.from_dask`.
     spill_directory : str, optional
         Where chunks go that exceed it.
     device_memory_limit : int or str, optional
@@ -342,7 +343,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     yetirank_noise_power: float = TrainParams.yetirank_noise_power
     missing: float = np.nan
     categorical_features: Sequence[str | int] | str | int | None = None
-    max_ctr_complexity: int = MOST_COMPLEXITY
+    max_ctr_complexity: int = DEFAULT_COMPLEXITY
     cross_features: bool = True
     encodings: Any = "auto"
     has_time: bool = TrainParams.has_time

@@ -37,7 +37,7 @@ ATTRIBUTE_VERSION: Final = 1
 ENCODER_VERSION: Final = 2
 """The same of models whose features are made of categorical columns, which say how."""
 PAIRS_VERSION: Final = 3
-"""The same where some features are made of pairs of columns."""
+"""The same where some features are made of combinations of columns."""
 MODELS_VERSION: Final = 4
 """The same of models whose leaves are linear."""
 TREES: Final = "gbtree"
@@ -185,7 +185,7 @@ def _own_attribute(booster: Booster) -> dict[str, str]:
         return {}
     own: dict[str, Any] = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
     if isinstance(encoder, Encoder):
-        own |= {"version": PAIRS_VERSION if encoder.pairs else ENCODER_VERSION, "encoder": encoder.parts}
+        own |= {"version": PAIRS_VERSION if encoder.combinations else ENCODER_VERSION, "encoder": encoder.parts}
     if is_foreign:
         own["objective"] = objective
     if booster.leaf_scale is not None:

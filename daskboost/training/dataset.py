@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from daskboost.data.categories.combinations import DEFAULT_COMPLEXITY, check_complexity
 from daskboost.data.categories.encode import CategoryOptions, encoded, encodings_of
-from daskboost.data.categories.pairs import check_complexity
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.row_folds import Dealing, DealtRows, FoldRule, rule_of
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
@@ -170,7 +170,7 @@ class QuantizedDataset:
         init_model: Booster | None = None, encoding: str = "auto", packing: str = "aligned", chunk_rows: int = 0,
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
         client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
-        categorical_features: object = None, max_ctr_complexity: int = 2, encodings: object = "auto",
+        categorical_features: object = None, max_ctr_complexity: int = DEFAULT_COMPLEXITY, encodings: object = "auto",
         has_time: bool = False, random_state: int = 0, qid: object = None, group: object = None,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
@@ -205,8 +205,8 @@ class QuantizedDataset:
             RAM for chunks per process, such as "2GB", those of `reference` included, on a worker those of all data
             sets; what exceeds it goes to files in `spill_directory`. By default half of a worker's memory limit; in
             this process there is no limit. While rows are quantized, levels of categorical columns and what is counted
-            of them take beside it a quarter of it at most, and 1 GiB without it, and pairs of these columns as much
-            again: rarer levels and further pairs are left out, which the log says. A limit of 4 GiB or more changes no
+            of them take beside it a quarter of it at most, and 1 GiB without it, and combinations of these columns as
+            much again: rarer levels and further combinations are left out, which the log says. A limit of 4 GiB or more changes no
             model.
         spill_directory : str or Path, optional
             By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
@@ -222,9 +222,10 @@ class QuantizedDataset:
         categorical_features : sequence of str or int, optional
             Names or positions of columns of numbers that hold categories; columns of texts and of categories always do.
             They become what `encodings` says.
-        max_ctr_complexity : {2, 1}
-            With 2, pairs of columns that become target statistics and have many levels each become such as well; 1
-            makes them of single columns alone.
+        max_ctr_complexity : {2, 1, 3, 4}
+            Columns that become target statistics and have many levels each become such in pairs as well, with 3 or 4
+            also in combinations of up to so many columns, for which rows are read once or twice more; 1 makes them of
+            single columns alone.
         encodings : {"auto", "target", "onehot", "native"} or mapping from column to such a word
             What categorical columns become: target statistics of the labels, a feature of each level, or codes, which
             trees split by sets of levels (`docs/categories.md`). "auto" is "target", but

@@ -15,7 +15,7 @@ from distributed import Client
 
 from daskboost import DaskBoostClassifier
 from daskboost.cluster import dask_data
-from daskboost.data.categories import encode, level_rooms, pairs
+from daskboost.data.categories import combinations, encode, level_rooms
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 
@@ -98,20 +98,23 @@ def test_columns_that_are_split_by_sets_by_default(
     assert all_freed(client)
 
 
+@pytest.mark.parametrize("complexity", [2, 3])
 @pytest.mark.parametrize("has_time", [False, True])
-def test_pairs_of_columns_too(
-    client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, has_time: bool
+def test_combinations_of_columns_too(
+    client: Client, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, has_time: bool, complexity: int
 ) -> None:
-    monkeypatch.setattr(pairs, "LEAST_LEVELS", 20)
+    monkeypatch.setattr(combinations, "LEAST_LEVELS", 6)
     monkeypatch.setattr(dask_data, "ADDED_AT_ONCE", 2)
-    first, second = rng.integers(0, 30, 900), rng.integers(0, 25, 900)
+    first, second, third = rng.integers(0, 12, 900), rng.integers(0, 10, 900), rng.integers(0, 7, 900)
     x = pd.DataFrame({"a": pd.Series(first).astype(str), "n": rng.random(900), "b": pd.Series(second).astype(str)})
-    rows = x.assign(y=(first * second) % 3 > 0)
-    expected = DaskBoostClassifier(n_estimators=4, has_time=has_time).fit(x, rows["y"])
-    assert expected.booster_.n_features == 6, "and one of the pair"
+    x["c"] = pd.Series(third).astype(str)
+    rows = x.assign(y=(first * second + third) % 3 > 0)
+    parameters: dict[str, Any] = {"n_estimators": 4, "has_time": has_time, "max_ctr_complexity": complexity}
+    expected = DaskBoostClassifier(**parameters).fit(x, rows["y"])
+    assert expected.booster_.n_features == {2: 10, 3: 11}[complexity], "and one of each combination"
     for kind in ("many", "in workers' memory"):
         own = dd.from_pandas(rows, npartitions=7, sort=False) if kind == "many" else PARTITIONS[kind](rows)
-        found = DaskBoostClassifier(n_estimators=4, has_time=has_time).fit(own.drop(columns="y"), own["y"])
+        found = DaskBoostClassifier(**parameters).fit(own.drop(columns="y"), own["y"])
         assert found.booster_ == expected.booster_
         lazy = found.predict_proba(own.drop(columns="y"))
         np.testing.assert_array_equal(np.asarray(lazy.compute()), expected.predict_proba(x))

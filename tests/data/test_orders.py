@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import dask
@@ -16,15 +16,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.column_combinations import levels_of
 from reference.orders import ordered_statistics
 
-from daskboost.data.categories import pairs as pairs_module
+from daskboost.data.categories import combinations as combinations_module
+from daskboost.data.categories.category_counts import CategoryCounts, CountedCombinations
+from daskboost.data.categories.combinations import Combination, CombinationCounts
 from daskboost.data.categories.encode import CategoryOptions, encoded
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import Division, FoldTable
 from daskboost.data.categories.orders import EarlierCounts, before_each, earlier_values
-from daskboost.data.categories.pairs import CategoryCounts, Pair
-from daskboost.data.categories.row_statistics import TrainedRows
+from daskboost.data.categories.row_statistics import Codes, TrainedRows
 from daskboost.data.categories.statistics import Target
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.cpu.statistics import NOT_COUNTED, Statistics
@@ -36,17 +38,28 @@ unhurried = settings(deadline=None, max_examples=60)
 
 
 class Rows(NamedTuple):
-    """Rows of two columns, the second one of few levels, and their targets."""
+    """Rows of three columns, of which the second has few levels, and their targets."""
 
-    codes: tuple[Int32, Int32]
-    n_codes: tuple[int, int]
+    codes: tuple[Int32, Int32, Int32]
+    n_codes: tuple[int, int, int]
     levels: UInt8
     target: Target
     most: int
 
     @property
-    def pair(self) -> Pair:
-        return Pair((0, 1), (self.n_codes[0] + 1, self.n_codes[1] + 1))
+    def by_columns(self) -> Codes:
+        """Return the codes of columns, and of no combination."""
+        return Codes({(at,): own for at, own in enumerate(self.codes)}, {})
+
+    @property
+    def counted(self) -> CountedCombinations:
+        """Return a pair, and the third column joined to its levels that are kept."""
+        pair = Combination(((0,), (1,)), (self.n_codes[0] + 1, self.n_codes[1] + 1))
+        folds = np.zeros(len(self.levels), np.uint8)
+        counts = CombinationCounts.of(pair, self.by_columns, self.most, folds, self.levels, self.target.steps, 1)
+        encoder = counts.kept.encoder
+        triple = Combination(((0, 1), (2,)), (encoder.n_levels + 1, self.n_codes[2] + 1))
+        return CountedCombinations((pair, triple), self.most, {(0, 1): encoder})
 
     @property
     def statistics(self) -> Statistics:
@@ -56,29 +69,30 @@ class Rows(NamedTuple):
         part = slice(start, stop)
         columns = {at: (own[part], n) for at, (own, n) in enumerate(zip(self.codes, self.n_codes, strict=True))}
         return CategoryCounts.of(
-            columns, [self.pair], self.most, Division(SEED, 1), FIRST + start, self.levels[part], self.target
+            columns, self.counted, Division(SEED, 1), FIRST + start, self.levels[part], self.target
         )
 
     def values(self, borders: Sequence[int] = ()) -> list[Float32]:
-        """Return the statistics of both columns and of the pair, from so many partitions, two tiles of each."""
+        """Return the statistics of columns, of the pair and of all, from so many partitions, two tiles of each."""
         edges = [0, *sorted(min(border, len(self.levels)) for border in borders), len(self.levels)]
         parts = [self.counts(*edge) for edge in pairwise(edges)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
-        encoder = total.pairs[0].kept.encoder
+        encoders = {own.combination.columns: own.kept.encoder for own in total.combinations}
         tiles = []
         each = EarlierCounts.of_first(total).before_each(parts)
         for (start, stop), before in zip(pairwise(edges), each, strict=True):
-            codes = {at: own[start:stop] for at, own in enumerate(self.codes)}
-            rows = TrainedRows(codes, (0, 1), (encoder,), FIRST + start, partial(self._levels, start, stop), 2)
+            codes = Codes(self.by_columns.of_rows(slice(start, stop)), encoders)
+            levels = partial(self._levels, start, stop)
+            rows = TrainedRows(codes, (0, 1, 2), tuple(encoders.values()), FIRST + start, levels, 2)
             of = pickle.loads(pickle.dumps(before)).by_tile(rows, self.statistics)
             for tile in (slice(0, (stop - start) // 2), slice((stop - start) // 2, stop - start)):
-                own = {at: column[tile] for at, column in codes.items()}
+                own = codes.of_rows(tile)
                 table = total.columns.tables[0].total
                 statistics = of(tile)
-                columns = (statistics.of(at, table, column) for at, column in own.items())
-                tiles.append([*columns, statistics.of_pair(encoder, own)])
+                columns = (statistics.of(at, table, own[(at,)]) for at in range(3))
+                tiles.append([*columns, *(statistics.of_combination(each, own) for each in encoders.values())])
         return [np.concatenate(each) for each in zip(*tiles, strict=True)]
 
     def _levels(self, start: int, stop: int) -> UInt8:
@@ -88,7 +102,7 @@ class Rows(NamedTuple):
 @st.composite
 def rows(draw: st.DrawFn, least: int = 0) -> Rows:
     """Some rows that share few codes, of few or many."""
-    n, n_codes = draw(st.integers(least, 40)), (draw(st.sampled_from([3, 9, 1000])), 3)
+    n, n_codes = draw(st.integers(least, 40)), (draw(st.sampled_from([3, 9, 1000])), 3, draw(st.sampled_from([4, 900])))
     most = draw(st.integers(1, 3))
     target = Target(np.arange(most, dtype=np.float32), tuple(draw(st.sets(st.integers(0, most), min_size=1))))
     codes = [
@@ -97,7 +111,7 @@ def rows(draw: st.DrawFn, least: int = 0) -> Rows:
     ]
     levels = draw(st.lists(st.sampled_from([*range(target.n_levels), NOT_COUNTED]), min_size=n, max_size=n))
     return Rows(
-        (codes[0], codes[1]), n_codes, np.array(levels, np.uint8), target, draw(st.sampled_from([1, 3, 1000]))
+        (codes[0], codes[1], codes[2]), n_codes, np.array(levels, np.uint8), target, draw(st.sampled_from([1, 3, 1000]))
     )
 
 
@@ -106,13 +120,13 @@ def rows(draw: st.DrawFn, least: int = 0) -> Rows:
 def test_values_equal_the_naive_twin_whatever_the_partitions(given_: Rows, borders: list[int]) -> None:
     statistics = given_.statistics
     weights, levels = (given_.levels != NOT_COUNTED).astype(float).tolist(), given_.levels.tolist()
-    keys = given_.counts(0, len(levels)).pairs[0].kept.encoder.keys.tolist()
-    kept = {divmod(key, given_.pair.sizes[1]) for key in keys}
-    columns = [[None if code == -2 else code for code in own.tolist()] for own in given_.codes]
-    both = [pair if tuple(code + 1 for code in pair) in kept else None
-            for pair in zip(*(own.tolist() for own in given_.codes), strict=True)]  # fmt: skip
+    plain: list[list[int]] = [own.tolist() for own in given_.codes]
+    columns: list[list[Hashable]] = [[None if code == -2 else code for code in own] for own in plain]
+    for n in (2, 3):
+        kept = set(levels_of(plain[:n], [weight > 0 for weight in weights], given_.most))
+        columns.append([level if level in kept else None for level in zip(*plain[:n], strict=True)])
     shares, priors = list(given_.target.shares), statistics.priors.tolist()
-    for found, own in zip(given_.values(borders), (*columns, both), strict=True):
+    for found, own in zip(given_.values(borders), columns, strict=True):
         wanted = ordered_statistics(own, levels, weights, shares, priors)
         assert found.dtype == np.float32 and found.tobytes() == wanted.tobytes()
 
@@ -130,7 +144,7 @@ def test_a_label_changes_no_statistic_of_its_row_and_of_earlier_ones(given_: Row
 
 def test_a_label_counts_in_later_rows() -> None:
     codes, levels, target = np.zeros(3, np.int32), np.array([1, 0, 0], np.uint8), Target(np.array([0.5], np.float32))
-    given_ = Rows((codes, codes), (1, 1), levels, target, 9)
+    given_ = Rows((codes, codes, codes), (1, 1, 1), levels, target, 9)
     assert given_.values()[0][:, 0].tolist() == [0.25, 0.625, np.float32(1.25 / 3)]
 
 
@@ -159,8 +173,8 @@ N = 240
 
 @pytest.fixture
 def frame(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
-    """Two columns of some levels, missing now and then, whose pair is a feature; and one of few levels."""
-    monkeypatch.setattr(pairs_module, "LEAST_LEVELS", 4)
+    """Three columns, missing now and then, of which any combination is a feature; one has few levels."""
+    monkeypatch.setattr(combinations_module, "LEAST_LEVELS", 3)
     town, zone = rng.integers(0, 7, N).astype(float), rng.integers(0, 6, N)
     town[rng.random(N) < 0.1] = np.nan
     text = pd.Series(zone).map(lambda each: f"zone {each}").astype(object)
@@ -185,18 +199,21 @@ LABELS = {
 }
 
 
+@pytest.mark.parametrize("complexity", [1, 2, 3])
 @pytest.mark.parametrize("labels", LABELS)
-def test_features_are_the_naive_ones(frame: pd.DataFrame, labels: str, rng: np.random.Generator) -> None:
+def test_features_are_the_naive_ones(
+    frame: pd.DataFrame, labels: str, complexity: int, rng: np.random.Generator
+) -> None:
     weight = rng.choice([0.0, 0.5, 3.0], N).astype(np.float32)
     y = LABELS[labels](frame["y"].to_numpy())
-    options = CategoryOptions(encodings="target", has_time=True)
+    options = CategoryOptions(encodings="target", has_time=True, complexity=complexity)
     x = frame.drop(columns="y")
     found, encoder = features(make_source(x, y, weight=weight, categorical=["town"]), options)
     levels, shares = encoder.target.levels(y).tolist(), list(encoder.target.shares)
     columns = {name: [None if pd.isna(each) else each for each in frame[name]] for name in ("town", "zone", "few")}
-    values: dict[str, list[tuple[object, ...]]] = {name: [(each,) for each in own] for name, own in columns.items()}
-    values["town, zone"] = list(zip(columns["town"], columns["zone"], strict=True))
-    assert encoder.schema.names is not None
+    combined = [own for n in range(1, complexity + 1) for own in combinations(columns, n)]
+    values = {", ".join(own): list(zip(*(columns[name] for name in own), strict=True)) for own in combined}
+    assert encoder.schema.names is not None and len(encoder.combinations) == len(combined) - 3
     for name, own in values.items():
         wanted = ordered_statistics(own, levels, weight.tolist(), shares, encoder.priors)
         places = [at for at, each in enumerate(encoder.schema.names) if each.startswith(f"{name} (target")]
@@ -207,9 +224,9 @@ def test_features_are_the_naive_ones(frame: pd.DataFrame, labels: str, rng: np.r
 def test_encoders_are_those_of_folds(frame: pd.DataFrame) -> None:
     """Rows that are predicted have statistics of all rows, whatever those of training rows are of."""
     source = make_source(frame, "y", categorical=["town"])
-    found, own = features(source, CategoryOptions(has_time=True))
-    other, expected = features(source, CategoryOptions())
-    assert own.pairs and not np.array_equal(found, other)
+    found, own = features(source, CategoryOptions(has_time=True, complexity=3))
+    other, expected = features(source, CategoryOptions(complexity=3))
+    assert len(own.combinations) == 4 and not np.array_equal(found, other)
     (rows,), (wanted,) = (make_source(frame, schema=each.schema).batches() for each in (own, expected))
     np.testing.assert_array_equal(rows.features.on_host().matrix(), wanted.features.on_host().matrix())
 

@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import daskboost as db
 from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
-from daskboost.data.categories import encode, pairs
+from daskboost.data.categories import combinations, encode
 from daskboost.data.categories.encoder import Encoder
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ModelFormatError, ParameterError
 from daskboost.model.serialize import ATTRIBUTE, document
@@ -225,24 +225,28 @@ WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("complexity", [2, 3])
 @pytest.mark.parametrize("more", [{}, {"has_time": True}, {"encodings": {"race": "native", "sex": "onehot"}}])
 def test_a_fit_that_goes_on_sees_no_row_its_own_label(
-    small: Any, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    small: Any, more: dict[str, Any], complexity: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that was trained in two parts is the one that was trained at once, pairs of columns included."""
-    monkeypatch.setattr(pairs, "LEAST_LEVELS", 10)
+    """A model that was trained in two parts is the one that was trained at once, combinations of columns included."""
+    monkeypatch.setattr(combinations, "LEAST_LEVELS", 10 if complexity == 2 else 7)
     x, y = small
     x = x.assign(id=np.arange(len(x)) // 2).astype({"id": str})
     params = {"objective": "binary:logistic", "device": "cpu", **more}
-    made = {"chunk_rows": 700, **more}
+    of_columns = {"max_ctr_complexity": complexity, **more}
+    made = {"chunk_rows": 700, **of_columns}
     with QuantizedDataset.from_dask(x, y, **made) as data:
         whole, first = train(params, data, 6), train(params, data, 3)
-    assert isinstance(first.schema.encoder, Encoder) and first.schema.encoder.pairs
+    assert isinstance(first.schema.encoder, Encoder)
+    assert {len(own) for own in first.schema.encoder.by_columns} == set(range(2, complexity + 1))
     with QuantizedDataset.from_dask(x, y, init_model=first, **made) as again:
         assert train(params, again, 3, init_model=first) == whole
-    fitted = DaskBoostClassifier(n_estimators=6, learning_rate=0.3, device="cpu", **more).fit(x, y)
-    earlier = DaskBoostClassifier(n_estimators=3, learning_rate=0.3, device="cpu", **more).fit(x, y)
-    later = DaskBoostClassifier(n_estimators=3, learning_rate=0.3, device="cpu", **more).fit(x, y, init_model=earlier)
+    of_fits: dict[str, Any] = {"learning_rate": 0.3, "device": "cpu", **of_columns}
+    fitted = DaskBoostClassifier(n_estimators=6, **of_fits).fit(x, y)
+    earlier = DaskBoostClassifier(n_estimators=3, **of_fits).fit(x, y)
+    later = DaskBoostClassifier(n_estimators=3, **of_fits).fit(x, y, init_model=earlier)
     np.testing.assert_array_equal(later.predict_proba(x), fitted.predict_proba(x))
 
 
@@ -292,14 +296,14 @@ def test_columns_of_many_rows_a_level_are_split_by_sets_by_default(small: Any, h
 @pytest.mark.usefixtures("columns_of_many_rows")
 def test_columns_of_pairs_stay_statistics(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pairs as without sets."""
-    monkeypatch.setattr(pairs, "LEAST_LEVELS", 10)
+    monkeypatch.setattr(combinations, "LEAST_LEVELS", 10)
     found, targets = (
         DaskBoostClassifier(n_estimators=1, device="cpu", encodings=own).fit(*small).booster_.schema.encoder
         for own in ("auto", "target")
     )
-    assert isinstance(found, Encoder) and isinstance(targets, Encoder) and found.pairs
-    assert [own.pair for own in found.pairs] == [own.pair for own in targets.pairs]
-    in_pairs = {found.columns.label(at) for own in found.pairs for at in own.pair.columns}
+    assert isinstance(found, Encoder) and isinstance(targets, Encoder) and found.combinations
+    assert list(found.by_columns) == list(targets.by_columns)
+    in_pairs = {found.columns.label(at) for own in found.by_columns for at in own}
     words = {found.columns.label(at): own.word for at, own in enumerate(found.encoders) if own is not None}
     assert "occupation" in in_pairs and {words[name] for name in in_pairs} == {"target"}
     assert {name for name, word in words.items() if word == "native"} == set(OF_MANY_ROWS) - in_pairs

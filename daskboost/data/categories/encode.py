@@ -2,8 +2,9 @@
 
     levels of each column, labels -> codes, targets by level and fold -> encoder, and statistics of training rows
 
-Both are sums over partitions, in any order: partitions do not show in the encoder, nor does the place where they lie.
-Columns that become no statistics take the first read alone, and no labels.
+Combinations of three columns take a further read, which counts them beside what was counted before, and those of four
+another one. All are sums over partitions, in any order: partitions do not show in the encoder, nor does the place
+where they lie. Columns that become no statistics take the first read alone, and no labels.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daskboost.data.categories.category_counts import CategoryCounts, CategorySummary, CountedCombinations
 from daskboost.data.categories.column_encoders import (
     ENCODERS,
     NATIVE,
@@ -27,19 +29,17 @@ from daskboost.data.categories.column_encoders import (
     OneHotColumn,
     TargetColumn,
 )
+from daskboost.data.categories.combinations import (
+    DEFAULT_COMPLEXITY,
+    Combination,
+    CombinationChoice,
+)
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, Division
 from daskboost.data.categories.level_rooms import bytes_within, level_rooms
 from daskboost.data.categories.level_search import BoundedLevels, CellChoice, ColumnSearch
 from daskboost.data.categories.levels import LevelCounts, Levels
-from daskboost.data.categories.pairs import (
-    MOST_COMPLEXITY,
-    CategoryCounts,
-    CategorySummary,
-    Pair,
-    chosen_pairs,
-)
 from daskboost.data.categories.read_column import CodedColumn, read_column
 from daskboost.data.categories.statistics import Target, count_labels
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
@@ -91,8 +91,8 @@ class CategoryOptions:
     seed: int = 0
     """Decides which rows are in which fold."""
     most_levels: int = MOST_LEVELS
-    """Levels of a column, and of a pair, that are kept; the rarest others are pooled, and known as unseen."""
-    complexity: int = MOST_COMPLEXITY
+    """Levels of a column, and of a combination, that are kept; the rarest others are pooled, and known as unseen."""
+    complexity: int = DEFAULT_COMPLEXITY
     """Columns that a combination has at most: see `max_ctr_complexity`."""
     encodings: object = AUTO
     """What columns become, see `encodings_of`."""
@@ -104,7 +104,7 @@ class CategoryOptions:
     """Whether statistics of training rows are of the rows before each, and not of those in other folds."""
     memory_limit: int | None = None
     """Memory of a process, in bytes, of which the levels of single columns and what is counted of them take a quarter
-    at most, and pairs of columns another one; see `bytes_within`."""
+    at most, and combinations of columns another one; see `bytes_within`."""
     crosses: tuple[Cross, ...] = ()
     """Features that are made of two numerical columns."""
 
@@ -270,14 +270,15 @@ class LevelReader:
 
 @dataclass(frozen=True, eq=False)
 class FoldReader:
-    """The second read of categorical columns: counts targets by level and fold, of columns and of pairs of them."""
+    """The second read of categorical columns: counts targets by level and fold, of columns and of combinations of
+    them."""
 
     spec: ReadSpec
     levels: tuple[Levels | None, ...]
     """Levels of each categorical column; None of those that become no statistics."""
-    pairs: tuple[Pair, ...]
+    counted: CountedCombinations
     target: Target
-    options: CategoryOptions
+    division: Division
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> CategoryCounts:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
@@ -286,11 +287,10 @@ class FoldReader:
             codes = codes_of(self.levels, self.spec, block, given)
             levels = self.target.levels(*labels_of(block, given, self.spec))
         each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
-        counted = {at: (found, own.n_levels) for at, own, found in each if own is not None and found is not None}
+        columns = {at: (found, own.n_levels) for at, own, found in each if own is not None and found is not None}
         return CategoryCounts.of(
-            counted, self.pairs, self.options.most_levels, self.options.division, given[FIRST_ROW], levels, self.target,
-            self.spec.threads,
-        )  # fmt: skip
+            columns, self.counted, self.division, given[FIRST_ROW], levels, self.target, self.spec.threads
+        )
 
 
 @dataclass(frozen=True)
@@ -365,9 +365,9 @@ class EncoderOf:
             for own, word in levels if own is not None
         ])  # fmt: skip
         of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
-        priors, pairs = ((), ()) if summary is None else (summary.columns.priors, summary.pairs)
+        priors, combined = ((), ()) if summary is None else (summary.columns.priors, summary.combinations)
         in_time = summary is not None and self.has_time
-        return Encoder(self.columns, self.target, priors, of_columns, pairs, in_time, self.crosses)
+        return Encoder(self.columns, self.target, priors, of_columns, combined, in_time, self.crosses)
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
@@ -417,7 +417,7 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         found = runner.told(levels, attrgetter("told"))
     _say_pooled(names, found)
     target = found.target
-    words, pairs = _settled(words, found, sum(sizes), schema, options)
+    words, choice, pairs = _settled(words, found, sum(sizes), schema, options)
     for name, n, word in zip(names, found.n_levels, words, strict=True):
         if word == ONEHOT and n > MOST_ONEHOT:
             raise DataError(
@@ -429,10 +429,22 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         return _encoded_by(source, runner.made(encoder_of.made, levels), runner)
     first_rows = cuts_of(sizes)[:-1]
     numbered = source.with_made(FIRST_ROW, first_rows, sizes)
-    counted = tuple(word == TARGET for word in words)
-    reader = runner.made(partial(_fold_reader, spec=spec, counted=counted, pairs=pairs, target=target,
-                                 options=options), levels)  # fmt: skip
-    counts, summary = _counts_of(numbered, len(sizes), reader, options.has_time, runner)
+    are_counted = tuple(word == TARGET for word in words)
+    read_by = partial(_fold_reader, spec=spec, are_counted=are_counted, target=target, options=options)
+
+    def counted(combinations: tuple[Combination, ...], *known: Held[CategorySummary]
+                ) -> tuple[Sequence[object], Held[CategorySummary]]:  # fmt: skip
+        reader = runner.made(partial(read_by, combinations=combinations), levels, *known)
+        return _counts_of(numbered, len(sizes), reader, options.has_time, runner)
+
+    counts, summary = counted(pairs)
+    for n_columns in range(3, options.complexity + 1):
+        kept = runner.told(summary, attrgetter("n_levels"))
+        more = choice.of(n_columns, kept)
+        if not more:
+            break
+        logger.info("%d combinations of %d categorical columns: rows are read again", len(more), n_columns)
+        counts, summary = counted((*kept, *more), summary)
     made = runner.made(encoder_of.made, levels, summary)
     return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
 
@@ -447,8 +459,9 @@ def _counts_of(source: Source, n_parts: int, reader: Held[FoldReader], has_time:
 
 
 def _settled(words: tuple[str, ...], found: FoundColumns, n_rows: int, schema: FeatureSchema, options: CategoryOptions
-             ) -> tuple[tuple[str, ...], tuple[Pair, ...]]:  # fmt: skip
-    """Return what the categorical columns become, and the pairs of them that become statistics too.
+             ) -> tuple[tuple[str, ...], CombinationChoice, tuple[Combination, ...]]:  # fmt: skip
+    """Return what the categorical columns become, and which combinations of them become statistics too, and the pairs
+    among these.
 
     Columns of a pair are not split by sets by default: what both of their levels tell together is in its statistics.
     """
@@ -461,15 +474,20 @@ def _settled(words: tuple[str, ...], found: FoundColumns, n_rows: int, schema: F
         }
 
     counted = {at: levels[at] for at, word in settle(dict.fromkeys(levels, False)).items() if word == TARGET}
-    pairs = chosen_pairs(counted, n_rows, n_statistics, options.complexity, bytes_within(options.memory_limit))
+    choice = CombinationChoice(counted, n_rows, n_statistics, options.complexity, bytes_within(options.memory_limit))
+    pairs = choice.of(2, {})
     in_pairs = {at for pair in pairs for at in pair.columns}
     chosen = settle({at: options.may_have_sets and at not in in_pairs for at in levels})
-    return tuple(chosen.values()), pairs
+    return tuple(chosen.values()), choice, pairs
 
 
-def _fold_reader(found: FoundLevels, spec: ReadSpec, counted: tuple[bool, ...], pairs: tuple[Pair, ...], target: Target,
+def _fold_reader(found: FoundLevels, known: CategorySummary | None = None, *, spec: ReadSpec,
+                 are_counted: tuple[bool, ...], combinations: tuple[Combination, ...], target: Target,
                  options: CategoryOptions) -> FoldReader:  # fmt: skip
-    return FoldReader(spec, found.of(counted), pairs, target, options)
+    """Return what counts combinations, of which longer ones are joined of those that are known."""
+    encoders = {} if known is None else known.by_columns
+    counted = CountedCombinations(combinations, options.most_levels, encoders)
+    return FoldReader(spec, found.of(are_counted), counted, target, options.division)
 
 
 def _counted_again(source: Source, encoder: Encoder, options: CategoryOptions, runner: Runner) -> Source:
@@ -493,19 +511,21 @@ def _counted_again(source: Source, encoder: Encoder, options: CategoryOptions, r
 
 def _reader_of(encoder: Encoder, spec: ReadSpec, options: CategoryOptions) -> FoldReader:
     levels = tuple(own.levels if own.table is not None else None for own in encoder.encoders if own is not None)
-    return FoldReader(spec, levels, tuple(own.pair for own in encoder.pairs), encoder.target, options)
+    combinations = tuple(own.combination for own in encoder.combinations)
+    counted = CountedCombinations(combinations, options.most_levels, encoder.by_columns)
+    return FoldReader(spec, levels, counted, encoder.target, options.division)
 
 
 def has_counted(summary: CategorySummary, encoder: Encoder) -> bool:
     """Return whether an encoder's tables are what some rows have counted."""
-    pairs = list(zip(summary.pairs, encoder.pairs, strict=False))
+    each = list(zip(summary.combinations, encoder.combinations, strict=False))
     tables = zip(
-        (*summary.columns.tables, *(a.table for a, _ in pairs)),
-        (*encoder.tables.values(), *(b.table for _, b in pairs)), strict=True,
+        (*summary.columns.tables, *(a.table for a, _ in each)),
+        (*encoder.tables.values(), *(b.table for _, b in each)), strict=True,
     )  # fmt: skip
     return (
-        summary.columns.priors == encoder.priors and len(summary.pairs) == len(encoder.pairs)
-        and all(a.pair == b.pair and np.array_equal(a.keys, b.keys) for a, b in pairs)
+        summary.columns.priors == encoder.priors and len(summary.combinations) == len(encoder.combinations)
+        and all(a.combination == b.combination and np.array_equal(a.keys, b.keys) for a, b in each)
         and all(np.array_equal(a.counts, b.counts) for a, b in tables)
     )  # fmt: skip
 

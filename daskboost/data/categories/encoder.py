@@ -1,7 +1,8 @@
 """How a model's raw columns become the features that its trees split.
 
 A numerical column is one feature. A categorical column becomes what its encoding says (`column_encoders.py`); behind
-these come target statistics of pairs of columns, and last differences and products of numerical ones (`crosses.py`).
+these come target statistics of combinations of columns, and last differences and products of numerical ones
+(`crosses.py`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_from_json
+from daskboost.data.categories.combinations import CombinationEncoder
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
-from daskboost.data.categories.pairs import PairEncoder
 from daskboost.data.categories.read_column import CodedColumn
 from daskboost.data.categories.row_statistics import (
     ByTile,
     Codes,
+    Columns,
     OfAllRows,
     RowStatistics,
     TrainedRows,
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-VERSION = CROSSES_VERSION = 3
-"""The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses."""
+CROSSES_VERSION = 3
+VERSION = LONGER_VERSION = 4
+"""The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses, 4 has
+combinations of three columns and more."""
 CODED = "coded"
 """Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
@@ -64,8 +68,8 @@ class Encoder:
         What each statistic is of a level of which nothing is known.
     encoders : tuple
         The encoder of each column; None of those that are features as they are.
-    pairs : tuple of PairEncoder
-        Of the pairs of columns that are features too.
+    combinations : tuple of CombinationEncoder
+        Of the combinations of columns that are features too, each behind those that it is joined of.
     has_time : bool, default False
         Whether statistics of the rows that it was made for are of the rows before each.
     crosses : tuple of Cross
@@ -76,7 +80,7 @@ class Encoder:
     target: Target
     priors: tuple[float, ...]
     encoders: tuple[ColumnEncoder | None, ...]
-    pairs: tuple[PairEncoder, ...] = ()
+    combinations: tuple[CombinationEncoder, ...] = ()
     has_time: bool = False
     crosses: tuple[Cross, ...] = ()
 
@@ -87,10 +91,16 @@ class Encoder:
         return tuple(np.concatenate([[0], np.cumsum(widths)]).tolist())
 
     @cached_property
-    def shared(self) -> tuple[tuple[int, int], ...]:
-        """Return the columns of each feature of a pair, and of each cross; these are behind those of single columns."""
-        of_pairs = tuple(own.pair.columns for own in self.pairs for _ in self.priors)
-        return (*of_pairs, *(own.columns for own in self.crosses))
+    def shared(self) -> tuple[Columns, ...]:
+        """Return the columns of each feature of a combination, and of each cross; these are behind those of single
+        columns."""
+        combined = tuple(own.combination.columns for own in self.combinations for _ in self.priors)
+        return (*combined, *(own.columns for own in self.crosses))
+
+    @cached_property
+    def by_columns(self) -> dict[Columns, CombinationEncoder]:
+        """Return the encoder of each combination, by its columns."""
+        return {own.combination.columns: own for own in self.combinations}
 
     @cached_property
     def codes(self) -> dict[int, int]:
@@ -132,8 +142,8 @@ class Encoder:
             name = self.columns.label(column)
             _add_unique(names, [f"{name} ({what})" if what else name for what, _ in made])
             kinds += [kind_of_feature for _, kind_of_feature in made]
-        for own in self.pairs:
-            name = ", ".join(map(self.columns.label, own.pair.columns))
+        for columns in self.by_columns:
+            name = ", ".join(map(self.columns.label, columns))
             _add_unique(names, [f"{name} ({what})" for what in self.target.labels])
         for cross in self.crosses:
             first, second = map(self.columns.label, cross.columns)
@@ -183,16 +193,15 @@ class Encoder:
         places = [at for at, encoder in zip(self.edges, self.encoders, strict=False) if encoder is None]
         levels = [own.levels for own in self.encoders if own is not None]
         each = zip(self.columns.categorical, codes_of(levels, spec, rows, given), strict=True)
-        columns = {at: codes for at, codes in each if codes is not None}
-        statistics_of = self._statistics(columns, rows, spec, given)
+        codes = Codes({(at,): own for at, own in each if own is not None}, self.by_columns)
+        statistics_of = self._statistics(codes, rows, spec, given)
 
         def fill(start: int, stop: int) -> None:
             for begin in range(start, stop, TILE_ROWS):
                 tile = slice(begin, min(begin + TILE_ROWS, stop))
-                codes = {at: column[tile] for at, column in columns.items()}
                 if numbers is not None:
                     found[tile, places] = numbers[tile]
-                self._fill_codes(codes, statistics_of(tile), found[tile])
+                self._fill_codes(codes.of_rows(tile), statistics_of(tile), found[tile])
                 self._fill_crosses(found[tile])
 
         by_ranges(fill, len(found), spec.threads)
@@ -207,8 +216,9 @@ class Encoder:
         def levels() -> UInt8:
             return self.target.levels(*labels_of(block, given, spec))
 
+        tabled, first_row = tuple(self.tables), given[FIRST_ROW]
         return counts.by_tile(
-            TrainedRows(codes, tuple(self.tables), self.pairs, given[FIRST_ROW], levels, spec.threads), statistics
+            TrainedRows(codes, tabled, self.combinations, first_row, levels, spec.threads), statistics
         )
 
     def _fill_codes(self, codes: Codes, statistics: RowStatistics, out: Float32) -> None:
@@ -217,11 +227,11 @@ class Encoder:
         for at, encoder in enumerate(self.encoders):
             if encoder is not None:
                 own = out[:, self.edges[at] : self.edges[at + 1]]
-                encoder.fill(codes[at], partial(statistics.of, place), own)
+                encoder.fill(codes[(at,)], partial(statistics.of, place), own)
                 place += encoder.table is not None
-        for place, pair in enumerate(self.pairs):
+        for place, combined in enumerate(self.combinations):
             first = self.edges[-1] + place * len(self.priors)
-            out[:, first : first + len(self.priors)] = statistics.of_pair(pair, codes)
+            out[:, first : first + len(self.priors)] = statistics.of_combination(combined, codes)
 
     def _fill_crosses(self, out: Float32) -> None:
         """Set the features that are made of two numerical columns, whose own features are set already."""
@@ -243,11 +253,12 @@ class Encoder:
     @property
     def sizes(self) -> list[int]:
         """See `Parted`."""
-        return [0, *(0 if own is None else own.nbytes for own in self.encoders), *(own.nbytes for own in self.pairs)]
+        each = *self.encoders, *self.combinations
+        return [0, *(0 if own is None else own.nbytes for own in each)]
 
     def pieces(self, numbers: range) -> list[object]:
-        """See `Parted`: what columns and pairs share, then the encoder of each."""
-        each = replace(self, encoders=(), pairs=()), *self.encoders, *self.pairs
+        """See `Parted`: what columns and combinations share, then the encoder of each."""
+        each = replace(self, encoders=(), combinations=()), *self.encoders, *self.combinations
         return [each[number] for number in numbers]
 
     @classmethod
@@ -255,30 +266,32 @@ class Encoder:
         """See `Parted`."""
         shared, *each = pieces
         assert isinstance(shared, Encoder)
-        columns, pairs = each[: len(shared.columns.kinds)], each[len(shared.columns.kinds) :]
+        n_columns = len(shared.columns.kinds)
         return replace(
-            shared, encoders=tuple(own if isinstance(own, ColumnEncoder) else None for own in columns),
-            pairs=tuple(own for own in pairs if isinstance(own, PairEncoder)),
+            shared, encoders=tuple(own if isinstance(own, ColumnEncoder) else None for own in each[:n_columns]),
+            combinations=tuple(own for own in each[n_columns:] if isinstance(own, CombinationEncoder)),
         )  # fmt: skip
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Return what `to_json` does, with the encoders of columns and pairs as they are: these have `to_json` too, so
-        that one after the other can be written, as plain values of millions of levels take much memory."""
+        """Return what `to_json` does, with the encoders of columns and combinations as they are: these have `to_json`
+        too, so that one after the other can be written, as plain values of millions of levels take much memory."""
         version = max((encoder.version for encoder in self.encoders if encoder is not None), default=1)
-        more: dict[str, Any] = {"pairs": list(self.pairs)} if self.pairs else {}
+        more: dict[str, Any] = {"pairs": list(self.combinations)} if self.combinations else {}
         if self.has_time:
             more["has_time"] = True
         if self.crosses:
             version, more["crosses"] = CROSSES_VERSION, [own.to_json() for own in self.crosses]
+        if any(len(columns) > 2 for columns in self.by_columns):
+            version = LONGER_VERSION
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
             "priors": self.priors, "columns": list(self.encoders), **more,
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `from_json` makes the same encoder; "pairs", "has_time" and "crosses" only
-        where there are some."""
+        """Return plain values, of which `from_json` makes the same encoder; "pairs", which combinations of any columns
+        are called there, "has_time" and "crosses" only where there are some."""
         each = {name: self.parts[name] for name in ("columns", "pairs") if name in self.parts}
         made = {name: [None if own is None else own.to_json() for own in parts] for name, parts in each.items()}
         return self.parts | made
@@ -298,12 +311,15 @@ class Encoder:
         categorical = tuple(at for at, own in enumerate(encoders) if own is not None)
         if len(encoders) != len(kinds) or categorical != columns.categorical:
             raise ValueError("the columns that have encoders are not those of categories")
-        n_levels = {
-            at: own.levels.n_levels for at, own in enumerate(encoders) if own is not None and own.table is not None
+        n_levels: dict[Columns, int] = {
+            (at,): own.levels.n_levels for at, own in enumerate(encoders) if own is not None and own.table is not None
         }
-        pairs = tuple(PairEncoder.from_json(own, n_levels) for own in values.get("pairs", ()))
+        combinations: list[CombinationEncoder] = []
+        for each in values.get("pairs", ()):
+            combinations.append(CombinationEncoder.from_json(each, n_levels))
+            n_levels[combinations[-1].combination.columns] = combinations[-1].n_levels
         counted = [(own, own.table) for own in encoders if own is not None and own.table is not None]
-        tables = [*(table for _, table in counted), *(own.table for own in pairs)]
+        tables = [*(table for _, table in counted), *(own.table for own in combinations)]
         widths = {table.counts.shape[1] - 1 for table in tables} or {len(priors)}
         if widths != {len(priors)} or len(priors) != target.n_statistics:
             raise ValueError("tables, priors and target are of different numbers of statistics")
@@ -311,7 +327,8 @@ class Encoder:
             raise ValueError("a table is not of as many levels as its column")
         numerical = [own is None for own in encoders]
         crosses = tuple(Cross.from_json(own, numerical) for own in values.get("crosses", ()))
-        return cls(columns, target, priors, tuple(encoders), pairs, bool(values.get("has_time", False)), crosses)
+        has_time = bool(values.get("has_time", False))
+        return cls(columns, target, priors, tuple(encoders), tuple(combinations), has_time, crosses)
 
 
 def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:

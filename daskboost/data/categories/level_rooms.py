@@ -10,7 +10,7 @@ from daskboost.data.categories.level_search import BoundedLevels
 from daskboost.data.categories.levels import LevelCounts, LevelRoom
 
 MOST_BYTES = 1 << 30
-"""Memory of a process for levels and counts of all single columns together, and again for counts of all pairs."""
+"""Memory of a process for levels and counts of all single columns together, and again for those of combinations."""
 LEAST_BYTES = 1 << 26
 """Least memory for either, however low the limit."""
 LIMIT_SHARE = 4
@@ -22,10 +22,10 @@ COUNT_BYTES, TOTAL_BYTES = 4, 8
 
 
 def bytes_within(memory_limit: int | None) -> int:
-    """Return the memory, in bytes, for levels and counts of single columns, and again for counts of pairs.
+    """Return the memory, in bytes, for levels and counts of single columns, and again for counts of combinations.
 
     Without a limit, and with one of 4 GiB or more, that is `MOST_BYTES`, so that a model does not depend on the limit;
-    below, a quarter of it, for which more levels and pairs may be left out; never less than `LEAST_BYTES`.
+    below, a quarter of it, for which more levels and combinations may be left out; never less than `LEAST_BYTES`.
     """
     if memory_limit is None:
         return MOST_BYTES

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daskboost.data.categories.category_counts import CategoryCounts
+from daskboost.data.categories.combinations import Combination, CombinationEncoder
 from daskboost.data.categories.folds import FoldTable
 from daskboost.data.categories.levels import UNKNOWN
-from daskboost.data.categories.pairs import CategoryCounts, Pair, PairEncoder
 from daskboost.data.categories.row_statistics import ByTile, Codes, TrainedRows
 from daskboost.data.categories.statistics import StatisticTable
 from daskboost.devices.cpu.threads import on_threads
@@ -53,8 +54,8 @@ def _places(table: FoldTable, cells: Int64 | None) -> Int64 | slice:
 
 
 def _tables(counts: CategoryCounts) -> tuple[FoldTable, ...]:
-    """Return the tables of columns, then those of pairs."""
-    return (*counts.columns.tables, *(own.by_key for own in counts.pairs))
+    """Return the tables of columns, then those of combinations."""
+    return (*counts.columns.tables, *(own.by_key for own in counts.combinations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +65,12 @@ class EarlierCounts:
     Parameters
     ----------
     tables : tuple of FoldTable
-        Of each categorical column, then of the keys of each pair.
-    pairs : tuple of Pair
+        Of each categorical column, then of the keys of each combination.
+    combinations : tuple of Combination
     """
 
     tables: tuple[FoldTable, ...]
-    pairs: tuple[Pair, ...]
+    combinations: tuple[Combination, ...]
 
     @classmethod
     def of_first(cls, total: CategoryCounts) -> EarlierCounts:
@@ -78,13 +79,13 @@ class EarlierCounts:
             FoldTable(own.n_codes, own.cells, np.zeros_like(own.counts), own.n_rows, own.n_folds)
             for own in _tables(total)
         )
-        return cls(tuple(tables), tuple(own.pair for own in total.pairs))
+        return cls(tuple(tables), tuple(own.combination for own in total.combinations))
 
     def before_each(self, parts: Sequence[CategoryCounts]) -> list[EarlierCounts]:
         """Return what came before each of the parts that the rows are cut into, by what each part counts."""
         by_table = zip(self.tables, zip(*map(_tables, parts), strict=True), strict=True)
         by_part = zip(*(before_each(*own) for own in by_table), strict=True)
-        return [EarlierCounts(tables, self.pairs) for tables in by_part]
+        return [EarlierCounts(tables, self.combinations) for tables in by_part]
 
     def by_tile(self, rows: TrainedRows, statistics: Statistics) -> ByTile:
         """See `TrainingCounts`; all rows of the partition get their values at once, as they follow each other."""
@@ -93,14 +94,15 @@ class EarlierCounts:
         def values(own: tuple[FoldTable, Int32 | Int64]) -> Float32:
             return earlier_values(*own, levels, statistics)
 
-        n_columns, of_pairs = len(rows.tabled), dict(zip(self.pairs, self.tables[len(rows.tabled) :], strict=True))
+        n_columns = len(rows.tabled)
+        tables = dict(zip(self.combinations, self.tables[n_columns:], strict=True))
         wanted: list[tuple[FoldTable, Int32 | Int64]] = [
-            *zip(self.tables, (rows.codes[at] for at in rows.tabled), strict=False),
-            *((of_pairs[own.pair], _keys(own, rows.codes)) for own in rows.pairs),
+            *zip(self.tables, (rows.codes[(at,)] for at in rows.tabled), strict=False),
+            *((tables[own.combination], _keys(own.combination, rows.codes)) for own in rows.combinations),
         ]
         found = on_threads(values, wanted, rows.threads)
-        by_pair = dict(zip((own.pair for own in rows.pairs), found[n_columns:], strict=True))
-        return lambda tile: OfEarlierRows(found[:n_columns], by_pair, tile)
+        of_each = dict(zip((own.combination for own in rows.combinations), found[n_columns:], strict=True))
+        return lambda tile: OfEarlierRows(found[:n_columns], of_each, tile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,21 +111,21 @@ class OfEarlierRows:
 
     columns: Sequence[Float32]
     """The statistics of all of its rows in each column that has a table."""
-    pairs: Mapping[Pair, Float32]
+    combinations: Mapping[Combination, Float32]
     tile: slice
 
     def of(self, place: int, table: StatisticTable, codes: Int32) -> Float32:
         """See `RowStatistics.of`."""
         return self.columns[place][self.tile]
 
-    def of_pair(self, own: PairEncoder, codes: Codes) -> Float32:
-        """See `RowStatistics.of_pair`."""
-        return self.pairs[own.pair][self.tile]
+    def of_combination(self, own: CombinationEncoder, codes: Codes) -> Float32:
+        """See `RowStatistics.of_combination`."""
+        return self.combinations[own.combination][self.tile]
 
 
-def _keys(own: PairEncoder, codes: Codes) -> Int64:
-    """Return the keys of a pair's levels that are kept, `UNKNOWN` in rows of others."""
-    return np.where(own.places(codes) == UNKNOWN, UNKNOWN, own.pair.keys(codes))
+def _keys(own: Combination, codes: Codes) -> Int64:
+    """Return the keys of a combination's levels that are kept, `UNKNOWN` in rows of others."""
+    return np.where(codes[own.columns] == UNKNOWN, UNKNOWN, own.keys(codes))
 
 
 def earlier_values(before: FoldTable, codes: Int32 | Int64, levels: UInt8, statistics: Statistics) -> Float32:

@@ -10,17 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from daskboost.dtypes import Float32, Int32, UInt8
 
 if TYPE_CHECKING:
-    from daskboost.data.categories.pairs import PairEncoder
+    from daskboost.data.categories.combinations import CombinationEncoder
     from daskboost.data.categories.statistics import StatisticTable
     from daskboost.devices.cpu.statistics import Statistics
 
-Codes: TypeAlias = Mapping[int, Int32]
-"""The codes of some rows in each categorical column, by its number; see `Levels.codes`."""
+Columns: TypeAlias = tuple[int, ...]
+"""The numbers of one categorical column or of several, increasing."""
+
+
+class Codes(dict[Columns, Int32]):
+    """The codes of some rows in categorical columns, see `Levels.codes`, and in combinations of columns, which are
+    found when they are first asked for; int32, shape (rows,)."""
+
+    def __init__(self, found: Mapping[Columns, Int32], encoders: Mapping[Columns, CombinationEncoder]) -> None:
+        """Take the codes of columns, and what finds those of combinations."""
+        super().__init__(found)
+        self._encoders = encoders
+
+    def __missing__(self, columns: Columns) -> Int32:
+        found = self[columns] = self._encoders[columns].places(self)
+        return found
+
+    def of_rows(self, rows: slice) -> Self:
+        """Return the codes of some of the rows, as views."""
+        return type(self)({columns: own[rows] for columns, own in self.items()}, self._encoders)
 
 
 class RowStatistics(Protocol):
@@ -33,8 +51,8 @@ class RowStatistics(Protocol):
         """
         ...
 
-    def of_pair(self, own: PairEncoder, codes: Codes) -> Float32:
-        """Return the statistics of rows in a pair of columns, by the codes of each column; shape as of `of`."""
+    def of_combination(self, own: CombinationEncoder, codes: Codes) -> Float32:
+        """Return the statistics of rows in a combination of columns; shape as of `of`."""
         ...
 
 
@@ -49,8 +67,8 @@ class TrainedRows:
     codes: Codes
     tabled: tuple[int, ...]
     """Columns whose features are made of statistics, in order."""
-    pairs: tuple[PairEncoder, ...]
-    """Pairs of columns that are features."""
+    combinations: tuple[CombinationEncoder, ...]
+    """Combinations of columns that are features."""
     first_row: int
     """The id of the first row."""
     levels: Callable[[], UInt8]
@@ -76,6 +94,6 @@ class OfAllRows:
         """See `RowStatistics.of`."""
         return table.values(codes, self.statistics)
 
-    def of_pair(self, own: PairEncoder, codes: Codes) -> Float32:
-        """See `RowStatistics.of_pair`."""
-        return own.values(codes, self.statistics)
+    def of_combination(self, own: CombinationEncoder, codes: Codes) -> Float32:
+        """See `RowStatistics.of_combination`."""
+        return own.table.values(codes[own.combination.columns], self.statistics)

@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from daskboost.data.categories.category_counts import CategoryCounts
 from daskboost.data.categories.encode import CategoryOptions
-from daskboost.data.categories.pairs import CategoryCounts
 from daskboost.data.chunks.fold import PartitionReport, PartitionSummary, Reading
 from daskboost.data.chunks.packing import Layout, choose_layout
 from daskboost.data.cuts.cell_counts import Refinement

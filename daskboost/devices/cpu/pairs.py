@@ -1,4 +1,4 @@
-"""Which level of a pair of columns each row has: a search among the few levels that have the row's first code."""
+"""Which level of a combination of columns each row has: a search among the few that have the row's first code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def find_pairs(
     Parameters
     ----------
     first, second : int32 arrays, shape (rows,)
-        Codes of both columns; -1 is missing, a code of its own. A lower one is of no pair.
+        Codes of all columns but one, and of that one; -1 is missing, a code of its own. A lower one is of no pair.
     size : int
-        Codes of the second column, that of missing values among them.
+        Codes of the one column, that of missing values among them.
     keys : int64 array, shape (pairs,)
         Increasing: `(a + 1) * size + b + 1` of codes a and b.
     starts : int64 array, shape (codes of the first column + 1,)
