@@ -206,8 +206,8 @@ class QuantizedDataset:
             sets; what exceeds it goes to files in `spill_directory`. By default half of a worker's memory limit; in
             this process there is no limit. While rows are quantized, levels of categorical columns and what is counted
             of them take beside it a quarter of it at most, and 1 GiB without it, and combinations of these columns as
-            much again: rarer levels and further combinations are left out, which the log says. A limit of 4 GiB or more changes no
-            model.
+            much again: rarer levels and further combinations are left out, which the log says. A limit of 4 GiB or more
+            changes no model.
         spill_directory : str or Path, optional
             By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
         client : dask.distributed.Client, optional

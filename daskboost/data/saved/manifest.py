@@ -30,7 +30,7 @@ VERSION = 2  # 1 said of a data set only whether its rows start from a model's m
 ENCODER_VERSION = 3
 """Version of data sets with categorical columns, which say how features are made of them."""
 WIDER_VERSION = 4
-"""Version of those some of whose features are codes of categories, or made of pairs of columns."""
+"""Version of those some of whose features are codes of categories, or made of several columns."""
 MANIFEST = "manifest.json"
 DIGEST = "manifest.blake2b"
 CUTS_FILE = "cuts.bin"
