@@ -62,7 +62,7 @@ class CategoryCounts:
     columns: FoldCounts
     """One column at least."""
     combinations: list[CombinationCounts]
-    """Those of fewer columns first."""
+    """Combinations of fewer columns come first."""
 
     @property
     def n_rows(self) -> int:

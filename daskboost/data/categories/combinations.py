@@ -107,18 +107,18 @@ class CombinationChoice:
     """Memory that the counts of all combinations may take on a worker while rows are quantized; those beyond are left
     out."""
 
-    def of(self, n_columns: int, kept: Mapping[Combination, int]) -> tuple[Combination, ...]:
+    def of(self, n_combined: int, kept: Mapping[Combination, int]) -> tuple[Combination, ...]:
         """Return the combinations of so many columns, two or more, that are to be counted, by their columns.
 
         Each of their parts of one column less is a column of many levels, or a combination that is kept.
 
         Parameters
         ----------
-        n_columns : int
+        n_combined : int
         kept : mapping
             The combinations of fewer columns that are features, and how many levels each has.
         """
-        found = [] if n_columns > self.complexity or not self.n_statistics else self._possible(n_columns, kept)
+        found = [] if n_combined > self.complexity or not self.n_statistics else self._possible(n_combined, kept)
         found.sort(key=lambda own: (own.n_keys, own.columns))
         n_most = min(MOST_COMBINATIONS, max(MOST_STATISTICS // max(self.n_statistics, 1), 1))
         left, chosen = self.n_bytes - sum(map(self._bytes_of, kept)), list[Combination]()
@@ -130,22 +130,22 @@ class CombinationChoice:
         if len(chosen) < len(found):
             logger.info(
                 "of %d combinations of %d categorical columns %d are counted, those of fewest possible levels: there "
-                "are %d at most, and combinations of all numbers of columns take %d MB at most", len(found), n_columns,
+                "are %d at most, and combinations of all numbers of columns take %d MB at most", len(found), n_combined,
                 len(chosen), n_most, self.n_bytes >> 20,
             )  # fmt: skip
         return tuple(sorted(chosen, key=lambda own: own.columns))
 
-    def _possible(self, n_columns: int, kept: Mapping[Combination, int]) -> list[Combination]:
+    def _possible(self, n_combined: int, kept: Mapping[Combination, int]) -> list[Combination]:
         """Return all combinations of so many columns whose parts have many levels."""
         known: dict[Columns, int] = {(column,): n for column, n in self.n_levels.items() if n >= LEAST_LEVELS}
         known |= {own.columns: n for own, n in kept.items()}
         # A combination has no more levels than there are rows, so a part of nearly as many cannot be surpassed.
-        parts = {own: n for own, n in known.items() if len(own) == n_columns - 1 and n * LEAST_GROWTH < self.n_rows}
+        parts = {own: n for own, n in known.items() if len(own) == n_combined - 1 and n * LEAST_GROWTH < self.n_rows}
         singles = sorted({column for part in parts for column in part})
         joined = ((*part, column) for part in parts for column in singles if column > part[-1])
         return [
             self._joined(columns, parts) for columns in joined
-            if all(part in parts for part in combinations(columns, n_columns - 1))
+            if all(part in parts for part in combinations(columns, n_combined - 1))
         ]  # fmt: skip
 
     def _joined(self, columns: Columns, parts: Mapping[Columns, int]) -> Combination:

@@ -438,12 +438,12 @@ def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:
         return _counts_of(numbered, len(sizes), reader, options.has_time, runner)
 
     counts, summary = counted(pairs)
-    for n_columns in range(3, options.complexity + 1):
+    for n_combined in range(3, options.complexity + 1):
         kept = runner.told(summary, attrgetter("n_levels"))
-        more = choice.of(n_columns, kept)
+        more = choice.of(n_combined, kept)
         if not more:
             break
-        logger.info("%d combinations of %d categorical columns: rows are read again", len(more), n_columns)
+        logger.info("%d combinations of %d categorical columns: rows are read again", len(more), n_combined)
         counts, summary = counted((*kept, *more), summary)
     made = runner.made(encoder_of.made, levels, summary)
     return _encoded_by(numbered.with_made(FOLD_COUNTS, counts, sizes), made, runner)
