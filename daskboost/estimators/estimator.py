@@ -285,7 +285,7 @@ class BoostedTrees(EstimatorParameters):
         ----------
         X : as in `fit`, or `QuantizedDataset`, optional
             Only its shape is looked at, unless it is quantized: columns of categories are taken for one number each,
-            and no features are added that are made of two columns. A plan of a quantized set knows both.
+            and no features are added that are made of several columns. A plan of a quantized set knows both.
         n_classes : int, default 2
             Of a classifier's labels.
         **shape

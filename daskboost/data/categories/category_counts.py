@@ -33,11 +33,6 @@ class CategorySummary:
     combinations: tuple[CombinationEncoder, ...]
 
     @property
-    def by_columns(self) -> dict[Columns, CombinationEncoder]:
-        """Return the encoder of each combination, by its columns."""
-        return {own.combination.columns: own for own in self.combinations}
-
-    @property
     def n_levels(self) -> dict[Combination, int]:
         """Return how many levels each combination has."""
         return {own.combination: own.n_levels for own in self.combinations}

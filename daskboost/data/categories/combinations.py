@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -92,6 +92,11 @@ class Combination:
         return np.where((first == UNKNOWN) | (second == UNKNOWN), UNKNOWN, keys)
 
 
+_Possible: TypeAlias = tuple[int, Columns, tuple[Columns, Columns], tuple[int, int]]
+"""How many levels a combination could have, its columns, and its parts and their sizes: a tuple, since of a thousand
+columns there are half a million pairs."""
+
+
 @dataclass(frozen=True)
 class CombinationChoice:
     """Which combinations are counted: what follows from counts alone, never from labels."""
@@ -119,10 +124,10 @@ class CombinationChoice:
             The combinations of fewer columns that are features, and how many levels each has.
         """
         found = [] if n_combined > self.complexity or not self.n_statistics else self._possible(n_combined, kept)
-        found.sort(key=lambda own: (own.n_keys, own.columns))
         n_most = min(MOST_COMBINATIONS, max(MOST_STATISTICS // max(self.n_statistics, 1), 1))
         left, chosen = self.n_bytes - sum(map(self._bytes_of, kept)), list[Combination]()
-        for own in found[:n_most]:
+        for _, _, parts, sizes in sorted(found)[:n_most]:
+            own = Combination(parts, sizes)
             left -= self._bytes_of(own)
             if left < 0:
                 break
@@ -135,7 +140,7 @@ class CombinationChoice:
             )  # fmt: skip
         return tuple(sorted(chosen, key=lambda own: own.columns))
 
-    def _possible(self, n_combined: int, kept: Mapping[Combination, int]) -> list[Combination]:
+    def _possible(self, n_combined: int, kept: Mapping[Combination, int]) -> list[_Possible]:
         """Return all combinations of so many columns whose parts have many levels."""
         known: dict[Columns, int] = {(column,): n for column, n in self.n_levels.items() if n >= LEAST_LEVELS}
         known |= {own.columns: n for own, n in kept.items()}
@@ -148,13 +153,14 @@ class CombinationChoice:
             if all(part in parts for part in combinations(columns, n_combined - 1))
         ]  # fmt: skip
 
-    def _joined(self, columns: Columns, parts: Mapping[Columns, int]) -> Combination:
+    def _joined(self, columns: Columns, parts: Mapping[Columns, int]) -> _Possible:
         """Return the combination of some columns, with the part of it that leaves fewest possible levels."""
-        each = [
-            Combination((part, (other,)), (parts[part] + 1, self.n_levels[other] + 1))
-            for part in combinations(columns, len(columns) - 1) for other in set(columns).difference(part)
-        ]  # fmt: skip
-        return min(each, key=lambda own: (own.n_keys, own.parts))
+        found = []
+        for at, column in enumerate(columns):
+            part = columns[:at] + columns[at + 1 :]
+            n, m = parts[part] + 1, self.n_levels[column] + 1
+            found.append((n * m, columns, (part, (column,)), (n, m)))
+        return min(found)
 
     def _bytes_of(self, own: Combination) -> int:
         """Return the memory, in bytes, that a combination's counts take at most: of levels by fold, and of levels."""
@@ -341,6 +347,11 @@ class CombinationEncoder:
         if len(keys) and (keys[0] < 0 or keys[-1] >= own.n_keys or not (np.diff(keys) > 0).all()):
             raise ValueError("the keys of a combination do not increase, or are not of its columns")
         return cls(own, keys, table)
+
+
+def by_columns(encoders: Iterable[CombinationEncoder]) -> dict[Columns, CombinationEncoder]:
+    """Return encoders by the columns of each, in their order."""
+    return {own.combination.columns: own for own in encoders}
 
 
 def _received(combination: Combination, keys: Int64, table: StatisticTable) -> CombinationEncoder:

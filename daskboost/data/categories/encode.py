@@ -33,6 +33,7 @@ from daskboost.data.categories.combinations import (
     DEFAULT_COMPLEXITY,
     Combination,
     CombinationChoice,
+    by_columns,
 )
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
@@ -460,8 +461,8 @@ def _counts_of(source: Source, n_parts: int, reader: Held[FoldReader], has_time:
 
 def _settled(words: tuple[str, ...], found: FoundColumns, n_rows: int, schema: FeatureSchema, options: CategoryOptions
              ) -> tuple[tuple[str, ...], CombinationChoice, tuple[Combination, ...]]:  # fmt: skip
-    """Return what the categorical columns become, and which combinations of them become statistics too, and the pairs
-    among these.
+    """Return what the categorical columns become, what chooses combinations of them that become statistics too, and
+    the pairs that it does.
 
     Columns of a pair are not split by sets by default: what both of their levels tell together is in its statistics.
     """
@@ -485,7 +486,7 @@ def _fold_reader(found: FoundLevels, known: CategorySummary | None = None, *, sp
                  are_counted: tuple[bool, ...], combinations: tuple[Combination, ...], target: Target,
                  options: CategoryOptions) -> FoldReader:  # fmt: skip
     """Return what counts combinations, of which longer ones are joined of those that are known."""
-    encoders = {} if known is None else known.by_columns
+    encoders = {} if known is None else by_columns(known.combinations)
     counted = CountedCombinations(combinations, options.most_levels, encoders)
     return FoldReader(spec, found.of(are_counted), counted, target, options.division)
 

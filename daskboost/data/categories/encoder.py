@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from daskboost.data.categories.column_encoders import ColumnEncoder, encoder_from_json
-from daskboost.data.categories.combinations import CombinationEncoder
+from daskboost.data.categories.combinations import CombinationEncoder, by_columns
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
@@ -100,7 +100,7 @@ class Encoder:
     @cached_property
     def by_columns(self) -> dict[Columns, CombinationEncoder]:
         """Return the encoder of each combination, by its columns."""
-        return {own.combination.columns: own for own in self.combinations}
+        return by_columns(self.combinations)
 
     @cached_property
     def codes(self) -> dict[int, int]:
