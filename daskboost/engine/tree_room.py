@@ -59,6 +59,7 @@ from daskboost.devices.cpu.growing import (
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.leaf_models import ROOM_SHAPE, Positions
 from daskboost.devices.cpu.split import SplitTable
+from daskboost.devices.cpu.split_sets import OUTPUT_ROWS
 from daskboost.devices.cpu.team import threads_worth
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -176,6 +177,7 @@ class TreeRoom:
             scratch=np.zeros((n, layout.scratch_entries + width), np.int64), counts=self._counts,
             prefix=np.empty((n, 2 * width, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), order=np.empty((n, layout.most_slots)),
+            outputs=np.empty((n, OUTPUT_ROWS, 2 * width)),
             digits=np.empty((n, 1 << max(DIGITS) if self._rules.quantiles else 0), np.int64),
             walked=np.empty(capacity, np.int32), defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         ))  # fmt: skip

@@ -249,27 +249,27 @@ def may_have_sets(params: TrainParams, objective: Objective) -> bool:
 def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
     """Return what keeps trees from splitting by sets, and whether it is there."""
     kind, _ = split_device(params.device)
-    is_named, why = kind == "cuda", _why_cpu(params)
+    is_named, why = kind == "cuda", _why_cpu(params, objective)
     return {
         f"device={params.device!r} and {why}": is_named and bool(why),
         "partition_by='columns', as GPUs that share features do not tell each other sets":
             kind != "cpu" and params.partition_by == "columns",
-        "multi_strategy='multi_output_tree', whose gains have no order of categories":
-            params.has_vector_leaves(objective.n_outputs),
     }
 
 
-def _why_cpu(params: TrainParams) -> str:
+def _why_cpu(params: TrainParams, objective: Objective) -> str:
     """Return why GPUs have no splits by sets with these parameters; empty where they have."""
+    if params.has_vector_leaves(objective.n_outputs):
+        return "multi_strategy='multi_output_tree', whose sets CPUs alone have"
     if params.max_cat_threshold > MOST_THRESHOLD:
         return f"max_cat_threshold={params.max_cat_threshold}, of which a GPU takes {MOST_THRESHOLD} at most"
     return ""
 
 
-def device_of_sets(params: TrainParams) -> str:
+def device_of_sets(params: TrainParams, objective: Objective) -> str:
     """Return the device of a fit whose trees split by sets: the parameters', or the CPU where GPUs have no such splits,
     which the log says."""
-    why = _why_cpu(params)
+    why = _why_cpu(params, objective)
     if split_device(params.device)[0] == "cpu" or not why:
         return params.device
     logger.info("device='auto' trains on the CPU: %s", why)

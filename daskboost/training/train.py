@@ -274,7 +274,7 @@ def make_spec(
     sets = set_search(params, schema)
     if sets is not None:
         check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
-        rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params))
+        rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params, objective))
     made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective, params)
     check_evaluated_queries(made, evals)
     earlier: tuple[TreeTable, ...] = ()

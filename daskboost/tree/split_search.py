@@ -296,11 +296,11 @@ class ScalarScores:
 
     def best_per_node(self, stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
                       members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
-        kernels.best_per_node(stack, nodes, slots, features, members, self.units, self.regular, into)
+        kernels.best_per_node(stack, nodes, slots, features, members, np.array(self.units), self.regular, into)
 
     def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
                       into: SplitTable) -> None:  # fmt: skip
-        level_kernels.best_of_level(histograms, nodes, slots, features, self.units, self.regular, into)
+        level_kernels.best_of_level(histograms, nodes, slots, features, np.array(self.units), self.regular, into)
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,8 @@ class Step(NamedTuple):
     """The same of the gains of a level's nodes together, or of the heaviest outputs of vectors."""
     order: Float64
     """The same of `BinGains.order`; shape (threads, bins)."""
+    outputs: Float64
+    """The same of `BinGains.outputs`; shape (threads, `OUTPUT_ROWS`, sums of a node)."""
     walked: Int32
     """Right child of each node, for rows that walk the tree; shape (nodes,)."""
     defaults: Bool

@@ -9,11 +9,11 @@ from daskboost.devices.cpu.growing import CHOSEN, OPENED, RANGES, TREE, Growing,
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.meetings import tells_words, told_by, told_size, told_slots
 from daskboost.devices.cpu.node_rows import add_up_pairs, add_up_words
-from daskboost.devices.cpu.split import BinGains, FeatureRange, SplitTable, is_code, order_codes, subtract
+from daskboost.devices.cpu.split import BinGains, FeatureRange, SplitTable, is_code, of_output, order_codes, subtract
 from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
 from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.devices.cpu.team import next_task, part
-from daskboost.devices.cpu.tree_outputs import node_totals, search_node, slots_of
+from daskboost.devices.cpu.tree_outputs import node_totals, room_of, search_node, slots_of
 from daskboost.dtypes import Float64, UInt8
 
 
@@ -147,7 +147,7 @@ def search_level(state: Growing, thread: int) -> None:
     nodes, pool, step = state.nodes, state.pool, state.step
     slots, offsets = slots_of(state), state.chunks.bins.offsets
     regular = state.rules.regular
-    room, sums = BinGains(step.prefix[thread], step.gains[thread], step.order[thread]), step.level[thread]
+    room, sums = room_of(state, thread), step.level[thread]
     usable = _usable(state, step.opened[0])
     while True:
         part = next_task(state.team)
@@ -191,8 +191,7 @@ def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) ->
             add_codes(pool.words[place, begin:], n, totals, room, sums)
         else:
             add_codes(pool.pairs[place, begin:], n, totals, room, sums)
-    units = (state.tree.units[0], state.tree.units[1])
-    return order_codes(sums, n - 1, units, state.rules.regular, room.gains[0], room.order)
+    return order_codes(sums, n - 1, state.tree.units, state.rules.regular, room)
 
 
 @part
@@ -212,8 +211,8 @@ def collect_level(state: Growing, thread: int) -> None:
         begin, bins = slots.offsets[feature], slots.n_bins[feature]
         totals, place = node_totals(state, node), nodes.place[node]
         if nodes.in_words[node]:
-            g, h = left_of_node(pool.words[place, begin:], bins, totals, results, best, room)
+            g, h = left_of_node(pool.words[place, begin:], bins, of_output(totals, 0), results, best, room)
         else:
-            g, h = left_of_node(pool.pairs[place, begin:], bins, totals, results, best, room)
+            g, h = left_of_node(pool.pairs[place, begin:], bins, of_output(totals, 0), results, best, room)
         _copy_split(results, best, found, node)
         found.left[node, 0], found.left[node, 1] = np.int64(g), np.int64(h)

@@ -15,9 +15,15 @@ import numpy as np
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.split_sets import (
+    DIRECTION,
+    GROUP,
+    MISSING,
+    OUTPUT_ROWS,
+    RIGHT,
     CodeOrder,
     SetRules,
     best_of_sets,
+    project,
     sets_of_side,
     sort_places,
     write_set,
@@ -62,6 +68,18 @@ class NodeTotals(NamedTuple):
     """What one quantum of g is worth."""
     unit_h: float
     low: float
+    high: float
+
+
+class VectorTotals(NamedTuple):
+    """Sums of all rows of a node in all outputs, which may be one, and the limits of its leaf value."""
+
+    sums: Int64
+    """Integers, shape (2 * outputs,): g, h of one output after the other."""
+    units: Float64
+    """What one quantum of each is worth, shape (2 * outputs,)."""
+    low: float
+    """The limits of the value of one output; vectors have none."""
     high: float
 
 
@@ -133,13 +151,17 @@ class BinGains(NamedTuple):
     gains: Float64
     """Gains of splits at each bin, for missing values going right and going left, shape (2, bins)."""
     order: Float64
-    """An order of bins that sets are cut from, shape (bins,); empty where no feature is split by sets."""
+    """An order of bins that sets are cut from, shape (bins,)."""
+    outputs: Float64
+    """Sums of each output that sets are searched with, see `split_sets.py`; shape (`OUTPUT_ROWS`, 2 * outputs)."""
 
 
 @njit(inline="always")
 def empty_gains(n_outputs: int, n_bins: int) -> BinGains:
     """Return memory for a feature of so many bins."""
-    return BinGains(np.empty((2 * n_outputs, n_bins)), np.empty((2, n_bins)), np.empty(n_bins))
+    return BinGains(
+        np.empty((2 * n_outputs, n_bins)), np.empty((2, n_bins)), np.empty(n_bins), np.empty((OUTPUT_ROWS, 2 * n_outputs))
+    )
 
 
 @njit(inline="always")
@@ -388,12 +410,18 @@ def subtract(parent: Int64, sibling: Int64, out: Int64) -> None:
 
 
 @njit(inline="always")
-def totals_of(nodes: NodeBatch, units: tuple[float, float], n: int) -> NodeTotals:
-    """Return the totals of one of the nodes, of trees of one output."""
+def totals_of(nodes: NodeBatch, units: Float64, n: int) -> VectorTotals:
+    """Return the totals of one of the nodes; `units` : shape (2 * outputs,)."""
+    return VectorTotals(nodes.sums[n], units, nodes.bounds[n, 0], nodes.bounds[n, 1])
+
+
+@njit(inline="always")
+def of_output(node: VectorTotals, output: int) -> NodeTotals:
+    """Return a node's totals in one output."""
+    i, j = 2 * output, 2 * output + 1
     return NodeTotals(
-        np.float64(nodes.sums[n, 0]), np.float64(nodes.sums[n, 1]), units[0], units[1], nodes.bounds[n, 0],
-        nodes.bounds[n, 1],
-    )  # fmt: skip
+        np.float64(node.sums[i]), np.float64(node.sums[j]), node.units[i], node.units[j], node.low, node.high
+    )
 
 
 @njit(inline="always")
@@ -420,18 +448,31 @@ def is_code(sets: SetRules, feature: int) -> bool:
     return len(sets.is_code) > 0 and sets.is_code[feature] != 0
 
 
-@njit(nogil=True)
-def _gain_of_right(g: float, h: float, node: NodeTotals, regular: Regular) -> float:
-    """Return the gain of the split that sends rows of these sums right, before the parent's; -inf where it is not
-    allowed."""
-    lg, lh = (node.g - g) * node.unit_g, (node.h - h) * node.unit_h
-    rg, rh = g * node.unit_g, h * node.unit_h
-    if min(lh, rh) < regular.least_h:
-        return -np.inf
+@njit(inline="always")
+def heavy_gain(g: float, h: float, low: float, high: float, regular: Regular) -> float:
+    """Return the loss reduction of one output's value in a child; 0 where its hessians sum to less than `least_h`."""
+    if h < regular.least_h:
+        return 0.0
     if regular.plain:
-        left = soft_square(lg, regular.alpha) / (lh + regular.reg_lambda)
-        return left + soft_square(rg, regular.alpha) / (rh + regular.reg_lambda)
-    return leaf_gain(lg, lh, regular, node.low, node.high) + leaf_gain(rg, rh, regular, node.low, node.high)
+        return soft_square(g, regular.alpha) / (h + regular.reg_lambda)
+    return leaf_gain(g, h, regular, low, high)
+
+
+@njit(nogil=True)
+def _gain_of_right(right: Float64, node: VectorTotals, regular: Regular) -> float:
+    """Return the gain of the split that sends rows of these sums right, before the parent's, summed over outputs; -inf
+    where it is not allowed, for lack of a child's hessians in all outputs."""
+    gain, left_h, right_h = 0.0, 0.0, 0.0
+    for i in range(0, len(right), 2):
+        unit_g, unit_h = node.units[i], node.units[i + 1]
+        lg, lh = (node.sums[i] - right[i]) * unit_g, (node.sums[i + 1] - right[i + 1]) * unit_h
+        rg, rh = right[i] * unit_g, right[i + 1] * unit_h
+        of_left, of_right = (
+            heavy_gain(lg, lh, node.low, node.high, regular), heavy_gain(rg, rh, node.low, node.high, regular)
+        )  # fmt: skip
+        gain += of_left + of_right
+        left_h, right_h = max(left_h, lh), max(right_h, rh)
+    return gain if min(left_h, right_h) >= regular.least_h else -np.inf
 
 
 @njit(inline="always")
@@ -456,62 +497,98 @@ def bin_sums(histogram: Int64, n_bins: int, node: NodeTotals, sums: Float64) -> 
 
 
 @njit(nogil=True)
-def order_codes(
-    sums: Float64, n_codes: int, units: tuple[float, float], regular: Regular, values: Float64, places: Float64
-) -> CodeOrder:
-    """Return the order of codes that sets are cut from: that of the leaf values which codes would have alone, those of
-    too few rows before all others, or, where sets have one code, that of codes.
-
-    `sums` : of each code, shape (2, at least n_codes); `values` and `places` : memory of as many numbers.
-    """
-    is_sorted, n_light, ordered = n_codes >= regular.sets.max_onehot, 0, _with_lambda(regular, regular.sets.smooth)
-    for code in range(n_codes):
-        places[code] = code
-        if is_sorted:
-            g, h = sums[0, code] * units[0], sums[1, code] * units[1]
-            values[code] = leaf_weight(g, h, ordered, -np.inf, np.inf)
-            if h < regular.sets.smooth:
-                values[code], n_light = -np.inf, n_light + 1
-    if is_sorted:
-        sort_places(values, n_codes, places)
-    return CodeOrder(places, n_codes, n_light)
+def code_sums(own: Int64, n_bins: int, node: VectorTotals, sums: Float64, missing: Float64) -> None:
+    """Do `bin_sums` for all outputs, whose sums lie side by side in `own`: `sums` has shape (2 * outputs, at least
+    n_bins), `missing` becomes those of missing values, shape (2 * outputs,)."""
+    n_outputs = len(missing) // 2
+    for k in range(n_outputs):
+        of_bins = sums[2 * k : 2 * k + 2]
+        missing[2 * k], missing[2 * k + 1] = bin_sums(own[k::n_outputs], n_bins, of_output(node, k), of_bins)
 
 
 @njit(nogil=True)
-def gains_of_sets(
-    sums: Float64, missing: tuple[float, float], node: NodeTotals, regular: Regular, order: CodeOrder, gains: Float64
-) -> None:
-    """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values;
-    -inf where a set is not allowed.
+def order_codes(sums: Float64, n_codes: int, units: Float64, regular: Regular, room: BinGains) -> CodeOrder:
+    """Return the order of codes that sets are cut from: that of the leaf values which codes would have alone, or of the
+    projections of these if they are vectors, those of too few rows before all others; or, where sets have one code, that
+    of codes.
 
-    `sums` : of the node's bins, shape (2, bins); `missing` : of its missing values.
+    `sums` : of each code, shape (2 * outputs, at least n_codes); leaf values and hessians lie there afterwards.
     """
-    sets, n_codes, n = regular.sets, order.n_codes, sets_of_side(order, regular.sets)
+    places, values, weights, rules = room.order, room.gains[0], room.gains[1], regular.sets
+    for code in range(n_codes):
+        places[code] = code
+    if n_codes < rules.max_onehot:
+        return CodeOrder(places, n_codes, 0)
+    heaviest, n_light, ordered = places, 0, _with_lambda(regular, rules.smooth)
+    for code in range(n_codes):
+        heaviest[code] = weights[code] = 0.0
+    for i in range(0, len(units), 2):
+        for code in range(n_codes):
+            h = sums[i + 1, code] * units[i + 1]
+            sums[i, code], sums[i + 1, code] = leaf_weight(sums[i, code] * units[i], h, ordered, -np.inf, np.inf), h
+            heaviest[code], weights[code] = max(heaviest[code], h), weights[code] + h
+    for code in range(n_codes):
+        if heaviest[code] < rules.smooth:
+            weights[code] = 0.0
+    project(sums, weights, n_codes, room.outputs[DIRECTION], values)
+    for code in range(n_codes):
+        if heaviest[code] < rules.smooth:
+            values[code], n_light = -np.inf, n_light + 1
+    sort_places(values, n_codes, places)
+    return CodeOrder(places, n_codes, n_light)
+
+
+@njit(inline="always")
+def _heaviest(sums: Float64, units: Float64) -> float:
+    """Return the largest sum of hessians of any output; `sums` : shape (2 * outputs,)."""
+    found = 0.0
+    for j in range(1, len(units), 2):
+        found = max(found, sums[j] * units[j])
+    return found
+
+
+@njit(inline="always")
+def _heaviest_left(right: Float64, node: VectorTotals) -> float:
+    """Return `_heaviest` of the rows that do not go right."""
+    found = 0.0
+    for j in range(1, len(right), 2):
+        found = max(found, (node.sums[j] - right[j]) * node.units[j])
+    return found
+
+
+@njit(nogil=True)
+def gains_of_sets(sums: Float64, node: VectorTotals, regular: Regular, order: CodeOrder, room: BinGains) -> None:
+    """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values,
+    to `room.gains`; -inf where a set is not allowed.
+
+    `sums` : of the node's bins, shape (2 * outputs, bins); those of missing values lie in `room.outputs`.
+    """
+    sets, n_codes, n, gains = regular.sets, order.n_codes, sets_of_side(order, regular.sets), room.gains
+    missing, right, group = room.outputs[MISSING], room.outputs[RIGHT], room.outputs[GROUP]
     if n_codes < sets.max_onehot:
         for code in range(n):
-            g, h = sums[0, code], sums[1, code]
-            gains[1, code] = _gain_of_right(g, h, node, regular)
-            gains[0, code] = _gain_of_right(g + missing[0], h + missing[1], node, regular)
+            for i in range(len(right)):
+                right[i] = sums[i, code]
+            gains[1, code] = _gain_of_right(right, node, regular)
+            for i in range(len(right)):
+                right[i] += missing[i]
+            gains[0, code] = _gain_of_right(right, node, regular)
         return
     scored = _with_lambda(regular, sets.l2)
-    g, h, group = 0.0, 0.0, 0.0
-    for i in range(n):
-        place = np.int64(order.places[order.n_light + i])
-        g, h, group = g + sums[0, place], h + sums[1, place], group + sums[1, place]
-        gains[1, i] = -np.inf
-        if min(group, node.h - h) * node.unit_h >= sets.least_group:
-            gains[1, i] = _gain_of_right(g, h, node, scored)
-        if gains[1, i] > -np.inf:
-            group = 0.0
-    g, h, group = node.g - sums[0, n_codes], node.h - sums[1, n_codes], 0.0
-    for i in range(n):
-        place = np.int64(order.places[n_codes - 1 - i])
-        g, h, group = g - sums[0, place], h - sums[1, place], group + sums[1, place]
-        gains[0, i] = -np.inf
-        if min(group, h) * node.unit_h >= sets.least_group:
-            gains[0, i] = _gain_of_right(g, h, node, scored)
-        if gains[0, i] > -np.inf:
-            group = 0.0
+    for side in (1, 0):
+        for i in range(len(right)):
+            right[i], group[i] = 0.0 if side == 1 else node.sums[i] - sums[i, n_codes], 0.0
+        for at in range(n):
+            place = np.int64(order.places[order.n_light + at if side == 1 else n_codes - 1 - at])
+            for i in range(len(right)):
+                right[i] += sums[i, place] if side == 1 else -sums[i, place]
+                group[i] += sums[i, place]
+            others = _heaviest_left(right, node) if side == 1 else _heaviest(right, node.units)
+            gains[side, at] = -np.inf
+            if min(_heaviest(group, node.units), others) >= sets.least_group:
+                gains[side, at] = _gain_of_right(right, node, scored)
+            if gains[side, at] > -np.inf:
+                group[:] = 0.0
 
 
 @njit(nogil=True)
@@ -528,22 +605,28 @@ def right_of_set(
 
 @njit(nogil=True)
 def best_set(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, room: BinGains, out: SplitTable, row: int,
-    feature: int,
+    own: Int64, n_bins: int, node: VectorTotals, parent: float, regular: Regular, room: BinGains, out: SplitTable,
+    at: tuple[int, int],
 ) -> float:  # fmt: skip
     """Write the best set of a feature's codes to a row of `out`, if it gains more than what is there; return what is
-    there then, 0 where nothing gains. `own` begins with the feature's first bin.
+    there then, 0 where nothing gains. `own` begins with the feature's first bin, `parent` is the parent's gain.
+
+    `at` : the row, and the feature.
     """
-    sums, gains = room.prefix, room.gains
-    missing = bin_sums(own, n_bins, node, sums)
-    order = order_codes(sums, n_bins - 1, (node.unit_g, node.unit_h), regular, gains[0], room.order)
-    gains_of_sets(sums, missing, node, regular, order, gains)
-    best, place, side = best_of_sets(gains, order, regular.sets, parent_gain(node, regular), max(0.0, out.gain[row]))
+    row, feature = at
+    sums, missing = room.prefix, room.outputs[MISSING]
+    code_sums(own, n_bins, node, sums, missing)
+    order = order_codes(sums, n_bins - 1, node.units, regular, room)
+    code_sums(own, n_bins, node, sums, missing)
+    gains_of_sets(sums, node, regular, order, room)
+    best, place, side = best_of_sets(room.gains, order, regular.sets, parent, max(0.0, out.gain[row]))
     if place >= 0:
         write_set(place, side, order, regular.sets, out.right_bins[row])
-        g, h = right_of_set(sums, n_bins - 1, missing, side, out.right_bins[row])
         out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = best, feature, BY_SET, side
-        out.left[row, 0], out.left[row, 1] = np.int64(node.g - g), np.int64(node.h - h)
+        for i in range(0, len(missing), 2):
+            of_missing = (missing[i], missing[i + 1])
+            g, h = right_of_set(sums[i : i + 2], n_bins - 1, of_missing, side, out.right_bins[row])
+            out.left[row, i], out.left[row, i + 1] = np.int64(node.sums[i] - g), np.int64(node.sums[i + 1] - h)
     return best
 
 
@@ -565,16 +648,16 @@ def take_better(
 
 @njit(nogil=True)
 def best_of_node(
-    own: Int64, slots: FeatureSlots, features: FeatureRange, node: NodeTotals, regular: Regular, room: BinGains,
+    own: Int64, slots: FeatureSlots, features: FeatureRange, totals: VectorTotals, regular: Regular, room: BinGains,
     out: SplitTable, row: int,
 ) -> None:  # fmt: skip
-    """Write the best split of a node among some features to a row of `out`.
+    """Write the best split of a node of one output among some features to a row of `out`.
 
     Ties go to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays as it is,
     -inf, where no split that is allowed gains anything.
     """
     offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
-    prefix = room.prefix
+    prefix, node = room.prefix, of_output(totals, 0)
     parent, best, coming = parent_gain(node, regular), 0.0, features.first
     for f in range(features.first, features.last):
         if f < coming:
@@ -586,7 +669,7 @@ def best_of_node(
             continue
         histogram = own[entry:]
         if is_code(regular.sets, f):
-            best = best_set(histogram, n_bins[f], node, regular, room, out, row, f)
+            best = best_set(histogram, n_bins[f], totals, parent, regular, room, out, (row, f))
             continue
         some_missing = scan_feature(histogram, n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
@@ -601,7 +684,7 @@ def best_of_node(
 @njit(cache=True, nogil=True)
 def best_per_node(
     stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], members: tuple[int, int],
-    units: tuple[float, float], regular: Regular, out: SplitTable,
+    units: Float64, regular: Regular, out: SplitTable,
 ) -> None:  # fmt: skip
     """Do `best_of_node` for the nodes `[members)` of a stack.
 

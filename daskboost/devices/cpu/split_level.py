@@ -17,13 +17,16 @@ from daskboost.devices.cpu.split import (
     NodeTotals,
     Regular,
     SplitTable,
+    VectorTotals,
     bin_sums,
     breaks,
+    code_sums,
     empty_gains,
     gains_of_sets,
     is_code,
     leaf_gain,
     leaf_weight,
+    of_output,
     order_codes,
     right_of_set,
     running_sums,
@@ -31,30 +34,25 @@ from daskboost.devices.cpu.split import (
     totals_of,
     widest,
 )
-from daskboost.devices.cpu.split_sets import CodeOrder, best_of_sets, sets_of_side, write_set
+from daskboost.devices.cpu.split_sets import MISSING, CodeOrder, best_of_sets, sets_of_side, write_set
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Float64, Int64
 
 
 @njit(nogil=True)
 def add_to_level(
-    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, feature: int, order: CodeOrder, found: BinGains,
+    own: Int64, n_bins: int, totals: VectorTotals, regular: Regular, feature: int, order: CodeOrder, found: BinGains,
     sums: Float64,
 ) -> bool:  # fmt: skip
-    """Add the gains of a feature's splits in one node to `sums`, for missing values going right and left, float64 of
+    """Add the gains of a feature's splits in one node of one output to `sums`, for missing values going right and left, float64 of
     shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin.
 
     `order` : of a feature of codes, which sets are cut from; of others without meaning.
     """
-    right, left, monotone = found.gains[0], found.gains[1], regular.monotone[feature]
+    right, left, monotone, node = found.gains[0], found.gains[1], regular.monotone[feature], of_output(totals, 0)
     parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
     if is_code(regular.sets, feature):
-        missing = bin_sums(own, n_bins, node, found.prefix)
-        gains_of_sets(found.prefix, missing, node, regular, order, found.gains)
-        for i in range(sets_of_side(order, regular.sets)):
-            for side in range(2):
-                if found.gains[side, i] > -np.inf:
-                    sums[side, i] += found.gains[side, i] - parent
+        add_sets(own, n_bins, totals, parent, regular, order, found, sums)
         return True
     some_missing = scan_feature(own, n_bins, node, regular, 0, found)
     for b in range(n_bins):
@@ -69,12 +67,26 @@ def add_to_level(
 
 
 @njit(nogil=True)
-def add_codes(own: Int64, n_bins: int, node: NodeTotals, found: BinGains, sums: Float64) -> None:
-    """Add a node's sums of g and h by bin to those of a level, shape (2, bins)."""
-    bin_sums(own, n_bins, node, found.prefix)
-    for b in range(n_bins):
-        sums[0, b] += found.prefix[0, b]
-        sums[1, b] += found.prefix[1, b]
+def add_sets(
+    own: Int64, n_bins: int, node: VectorTotals, parent: float, regular: Regular, order: CodeOrder, found: BinGains,
+    sums: Float64,
+) -> None:  # fmt: skip
+    """Do `add_to_level` for sets of a feature of codes; `parent` is the node's gain."""
+    code_sums(own, n_bins, node, found.prefix, found.outputs[MISSING])
+    gains_of_sets(found.prefix, node, regular, order, found)
+    for i in range(sets_of_side(order, regular.sets)):
+        for side in range(2):
+            if found.gains[side, i] > -np.inf:
+                sums[side, i] += found.gains[side, i] - parent
+
+
+@njit(nogil=True)
+def add_codes(own: Int64, n_bins: int, node: VectorTotals, found: BinGains, sums: Float64) -> None:
+    """Add a node's sums of g and h by bin to those of a level, shape (2 * outputs, at least n_bins)."""
+    code_sums(own, n_bins, node, found.prefix, found.outputs[MISSING])
+    for i in range(len(node.units)):
+        for b in range(n_bins):
+            sums[i, b] += found.prefix[i, b]
 
 
 @njit(nogil=True)
@@ -103,7 +115,7 @@ def best_in_level(
 
 @njit(cache=True, nogil=True)
 def best_of_level(
-    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: tuple[float, float],
+    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: Float64,
     regular: Regular, out: SplitTable,
 ) -> None:  # fmt: skip
     """Write the split among some features whose gain, summed over all nodes, is largest, to the first row of `out`,
@@ -124,7 +136,7 @@ def best_of_level(
         if is_code(regular.sets, f):
             for n in range(n_nodes):
                 add_codes(histograms[n, begin:], n_bins, totals_of(nodes, units, n), found, sums)
-            order = order_codes(sums, n_bins - 1, units, regular, found.gains[0], found.order)
+            order = order_codes(sums, n_bins - 1, units, regular, found)
             sums[:] = 0.0
         for n in range(n_nodes):
             some_missing = add_to_level(

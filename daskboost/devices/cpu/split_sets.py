@@ -11,6 +11,9 @@ XGBoost's `hist` (`src/tree/hist/evaluate_splits.h`), so that the same histogram
 
 What is written last goes right. The feature's last bin is of values that are no code: in no set, so that they go left.
 
+Leaf values that are vectors have no order. Their codes are ordered by the projections of the vectors on the direction in
+which codes differ most (`project`).
+
 Rules may hold sets to what LightGBM does: codes of few rows stay with those that are not taken, sets are tried only
 where some more rows have been taken, and gains have a larger penalty.
 """
@@ -44,6 +47,14 @@ class SetRules(NamedTuple):
 
 NO_SET_RULES = SetRules(np.zeros(0, np.uint8), 0, 0)
 """Rules of fits without features of codes."""
+
+
+OUTPUT_ROWS = 4
+MISSING, RIGHT, GROUP, DIRECTION = range(OUTPUT_ROWS)
+"""Rows of `BinGains.outputs`: sums of g and h of missing values, of what a set sends right, and of the codes that were
+taken since a set was allowed; and what `project` takes."""
+STEPS = 8
+"""Steps of the power iteration in `project`."""
 
 
 class CodeOrder(NamedTuple):
@@ -90,6 +101,91 @@ def sort_places(values: Float64, n: int, order: Float64) -> None:
     for last in range(n - 1, 0, -1):
         order[0], order[last] = order[last], order[0]
         _sift(values, order, 0, last)
+
+
+@njit(nogil=True)
+def project(leaves: Float64, weights: Float64, n_codes: int, direction: Float64, out: Float64) -> None:
+    """Write to `out` by what number each code is ordered: its leaf value, or of vectors v[c] the projection on the
+    direction in which those of codes differ most.
+
+    With p[c] = sum_k d[k] v[c, k] and its mean m over codes, by their `weights` w, a step of the power iteration makes
+    d[k] = H[k] sum_c w[c] (p[c] - m) v[c, k], where H[k] is what output k has of hessians. It begins with the output
+    whose own values vary most, H[k] sum_c w[c] (v[c, k] - m[k])**2, so that each step only gains on that output's order,
+    and ends after `STEPS`: sums run in the order of codes, so that nothing depends on who computes them. The limit is
+    the first principal component of the values, an output's times the root of H[k], in which units they are what
+    splits gain; Coppersmith, Hong and Hosking, "Partitioning nominal attributes in decision trees" (1999), order
+    categories so by their shares of classes.
+
+    Parameters
+    ----------
+    leaves : float64, shape (2 * outputs, at least n_codes)
+        Leaf value and hessians of one output after the other.
+    weights : float64, shape (at least n_codes,)
+        Hessians of all outputs; 0 of codes that have no part in it.
+    direction : float64, shape (2 * outputs,)
+        Memory.
+    out : float64, shape (at least n_codes,)
+    """
+    n_outputs, total, most = len(leaves) // 2, 0.0, -1.0
+    d, hessians, first = direction[:n_outputs], direction[n_outputs:], 0
+    for code in range(n_codes):
+        total += weights[code]
+    for k in range(n_outputs):
+        d[k], hessians[k] = 0.0, 0.0
+        for code in range(n_codes):
+            hessians[k] += leaves[2 * k + 1, code]
+        spread = hessians[k] * _spread(leaves[2 * k], weights, n_codes, total)
+        if spread > most:
+            most, first = spread, k
+    d[first] = 1.0
+    _write_projections(leaves, n_codes, d, out)
+    for _ in range(STEPS if n_outputs > 1 and most > 0.0 else 0):
+        _turn(leaves, weights, n_codes, hessians, _mean(out, weights, n_codes, total), out, d)
+        _write_projections(leaves, n_codes, d, out)
+
+
+@njit(nogil=True)
+def _write_projections(leaves: Float64, n_codes: int, d: Float64, out: Float64) -> None:
+    """Write the projections of codes' leaf values on a direction."""
+    out[:n_codes] = 0.0
+    for k in range(len(d)):
+        for code in range(n_codes):
+            out[code] += d[k] * leaves[2 * k, code]
+
+
+@njit(inline="always")
+def _mean(values: Float64, weights: Float64, n_codes: int, total: float) -> float:
+    """Return the mean of codes' values by their weights, which sum to `total`; 0 where that is 0."""
+    found = 0.0
+    for code in range(n_codes):
+        found += weights[code] * values[code]
+    return found / total if total > 0.0 else 0.0
+
+
+@njit(inline="always")
+def _spread(values: Float64, weights: Float64, n_codes: int, total: float) -> float:
+    """Return the weighted sum of squares of what codes' values differ from their mean."""
+    mean, found = _mean(values, weights, n_codes, total), 0.0
+    for code in range(n_codes):
+        found += weights[code] * (values[code] - mean) ** 2
+    return found
+
+
+@njit(nogil=True)
+def _turn(
+    leaves: Float64, weights: Float64, n_codes: int, hessians: Float64, mean: float, projected: Float64, d: Float64
+) -> None:
+    """Take a step of the power iteration: write the next direction, whose largest part is 1 or -1, to `d`, given the
+    projections on the last one and their mean."""
+    most = 0.0
+    for k in range(len(d)):
+        found = 0.0
+        for code in range(n_codes):
+            found += weights[code] * (projected[code] - mean) * leaves[2 * k, code]
+        d[k] = hessians[k] * found
+        most = max(most, abs(d[k]))
+    for k in range(len(d)):
+        d[k] = d[k] / most if most > 0.0 else d[k]
 
 
 @njit(nogil=True)

@@ -21,29 +21,26 @@ from daskboost.devices.cpu.split import (
     Regular,
     SplitTable,
     Stack,
+    VectorTotals,
+    best_set,
     empty_gains,
+    heavy_gain,
+    is_code,
     is_zero,
     leaf_gain,
     leaf_weight,
     next_with_rows,
+    order_codes,
     running_sums,
     soft_square,
     subtract,
     take_better,
+    totals_of,
     widest,
 )
-from daskboost.devices.cpu.split_level import best_in_level
+from daskboost.devices.cpu.split_level import add_codes, add_sets, best_in_level
 from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.dtypes import Float64, Int64
-
-
-class VectorTotals(NamedTuple):
-    """Sums of all rows of a node in all outputs."""
-
-    sums: Int64
-    """Integers, shape (2 * outputs,): g, h of one output after the other."""
-    units: Float64
-    """What one quantum of each is worth, shape (2 * outputs,)."""
 
 
 class VectorGains(NamedTuple):
@@ -100,10 +97,7 @@ def _parent_gain(sums: Int64, units: Float64, regular: Regular) -> float:
     total = 0.0
     for k in range(len(units) // 2):
         g, h = sums[2 * k] * units[2 * k], sums[2 * k + 1] * units[2 * k + 1]
-        if regular.plain:
-            total += soft_square(g, regular.alpha) / (h + regular.reg_lambda) if h >= regular.least_h else 0.0
-        else:
-            total += _gain(g, h, regular)
+        total += heavy_gain(g, h, -np.inf, np.inf, regular)
     return total
 
 
@@ -179,6 +173,9 @@ def best_of_vectors(
         if f < coming or features.usable[f] == 0:
             continue
         histogram = own[entry:]
+        if is_code(regular.sets, f):
+            best = best_set(histogram, n_bins[f], node, parent, regular, found, out, (row, f))
+            continue
         some_missing = scan_vectors(histogram, n_bins[f], totals, units, regular, found, room.heaviest)
         for side in range(2 if some_missing else 1):
             place = take_better(found.gains[side], n_bins[f], parent, best, out, row, f, side)
@@ -209,7 +206,7 @@ def best_per_node(
                 parents[stack.parent_places[n], low:high], siblings[stack.sibling_places[n], low:high], own[low:high]
             )
         searched = FeatureRange(usable, features[0], features[1])
-        best_of_vectors(own, slots, searched, VectorTotals(nodes.sums[row], units), regular, room, out, row)
+        best_of_vectors(own, slots, searched, totals_of(nodes, units, row), regular, room, out, row)
 
 
 @njit(cache=True, nogil=True)
@@ -221,7 +218,7 @@ def best_of_level(
     sums, allowed, n_bins = nodes.sums, nodes.allowed, slots.n_bins
     width, most = len(units) // 2, widest(n_bins, features)
     found, heaviest = empty_gains(width, most), np.empty((2, most))
-    summed = np.empty((2, most))
+    summed, of_codes = np.empty((2, most)), np.empty((2 * width, most))
     parents = np.array([_parent_gain(sums[n], units, regular) for n in range(len(sums))])
     best = 0.0
     for f in range(features[0], features[1]):
@@ -231,7 +228,19 @@ def best_of_level(
         if not usable:
             continue
         summed[:] = 0.0
-        for n in range(len(sums)):
+        order = CodeOrder(found.order, 0, 0)
+        if is_code(regular.sets, f):
+            begin, any_missing = (slots.offsets[f] - slots.first_slot) * width, True
+            of_codes[:] = 0.0
+            for n in range(len(sums)):
+                add_codes(histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), found, of_codes)
+            order = order_codes(of_codes, n_bins[f] - 1, units, regular, found)
+            for n in range(len(sums)):
+                add_sets(
+                    histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), parents[n], regular, order, found,
+                    summed,
+                )  # fmt: skip
+        for n in range(0 if is_code(regular.sets, f) else len(sums)):
             histogram = histograms[n, (slots.offsets[f] - slots.first_slot) * width :]
             some_missing = scan_vectors(histogram, n_bins[f], sums[n], units, regular, found, heaviest)
             any_missing = any_missing or some_missing
@@ -240,5 +249,4 @@ def best_of_level(
                 for b in range(n_bins[f]):
                     if gains[b] > -np.inf:
                         summed[side, b] += gains[b] - parents[n]
-        sums_of_bins, no_order = summed[:, : n_bins[f]], CodeOrder(found.order, 0, 0)
-        best = best_in_level(sums_of_bins, any_missing, regular, no_order, f, best, out, 0)
+        best = best_in_level(summed[:, : n_bins[f]], any_missing, regular, order, f, best, out, 0)

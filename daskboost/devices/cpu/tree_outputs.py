@@ -24,13 +24,13 @@ from daskboost.devices.cpu.split import (
     BinGains,
     FeatureRange,
     FeatureSlots,
-    NodeTotals,
+    VectorTotals,
     best_of_node,
     gain_of_weight,
     leaf_gain,
     leaf_weight,
 )
-from daskboost.devices.cpu.split_vectors import VectorGains, VectorTotals, best_of_vectors, gain_of_vectors
+from daskboost.devices.cpu.split_vectors import VectorGains, best_of_vectors, gain_of_vectors
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Float32, Int64, Pairs
 
@@ -148,13 +148,17 @@ def _add_pairs(
 
 
 @uncounted()
-def node_totals(state: Growing, node: int) -> NodeTotals:
-    """Return the sums of a node of a tree of one output, and the bounds of its value."""
-    nodes, units = state.nodes, state.tree.units
-    return NodeTotals(
-        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), units[0], units[1],
-        nodes.bounds[node, 0], nodes.bounds[node, 1],
-    )  # fmt: skip
+def node_totals(state: Growing, node: int) -> VectorTotals:
+    """Return the sums of a node, and the bounds of its value."""
+    bounds = state.nodes.bounds[node]
+    return VectorTotals(state.nodes.sums[node], state.tree.units, bounds[0], bounds[1])
+
+
+@uncounted()
+def room_of(state: Growing, thread: int) -> BinGains:
+    """Return a thread's memory for the bins of a feature."""
+    step = state.step
+    return BinGains(step.prefix[thread], step.gains[thread], step.order[thread], step.outputs[thread])
 
 
 @uncounted()
@@ -170,11 +174,10 @@ def search_node(
     """Write a node's best split among some features to a row of `results`; `own` is its histogram, `value` is
     `Nodes.value`."""
     step, slots, regular = state.step, slots_of(state), state.rules.regular
-    room = BinGains(step.prefix[thread], step.gains[thread], step.order[thread])
+    room, totals = room_of(state, thread), node_totals(state, node)
     if value.ndim == 1:
-        best_of_node(own, slots, searched, node_totals(state, node), regular, room, step.results, row)
+        best_of_node(own, slots, searched, totals, regular, room, step.results, row)
     else:
-        totals = VectorTotals(state.nodes.sums[node], state.tree.units)
         best_of_vectors(own, slots, searched, totals, regular, VectorGains(room, step.level[thread]), step.results, row)
 
 
