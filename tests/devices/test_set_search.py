@@ -93,7 +93,7 @@ def test_the_best_set_is_the_naive_one(rules: str, own: str, runtime: Runtime, r
         found, expected = find_both(runtime, cases, allowed)
         assert_same(found, expected)
         for row, case in enumerate(cases):
-            naive = split_sets.best(case.rules, limits, case.rows, np.flatnonzero(allowed[row]).tolist())
+            naive = split_sets.best(case.rules, limits, [case.rows], np.flatnonzero(allowed[row]).tolist())
             assert found.gain[row] == naive.gain
             if naive.gain > -np.inf:
                 assert (found.feature[row], found.split_bin[row]) == (naive.feature, naive.bin)

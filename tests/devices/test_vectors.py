@@ -31,7 +31,7 @@ from devices.backends import (
 from devices.test_histogram import ODD_SIZES, UNEVEN
 from devices.test_partition import make_tree, random_splits, splits_of
 from kernels.runtimes import RUNTIMES
-from reference import gradients, histogram, partition, vectors
+from reference import gradients, histogram, partition, split_vectors
 from reference import split as reference
 from reference.split import Rows
 from strategies.pairs import every_pair
@@ -205,7 +205,7 @@ def test_best_split_of_each_node(name: str, threads: int, n_peers: int, form: st
         allowed = rng.random((len(nodes), len(N_BINS))) < 0.7
         found = search(name, False, threads, histograms, open_nodes(nodes, allowed), n_peers, form)
         for row, outputs in enumerate(nodes):
-            check(found, row, *vectors.best(RULES[name], outputs, np.flatnonzero(allowed[row]).tolist()))
+            check(found, row, *split_vectors.best(RULES[name], outputs, np.flatnonzero(allowed[row]).tolist()))
 
 
 @every_pair(SEARCHES)
@@ -214,10 +214,10 @@ def test_best_split_of_a_level(name: str, threads: int, n_peers: int, form: str,
         histograms, nodes = make_level(rng, sizes)
         allowed = rng.random((1, len(N_BINS))) < 0.8
         found = search(name, True, threads, histograms, open_nodes(nodes, allowed), n_peers, form)
-        expected = vectors.best_of_level(RULES[name], nodes, np.flatnonzero(allowed[0]).tolist())
+        expected = split_vectors.best_of_level(RULES[name], nodes, np.flatnonzero(allowed[0]).tolist())
         for row, outputs in enumerate(nodes):
             where = (expected.feature, expected.bin, expected.default_left)
-            check(found, row, expected, vectors.lefts_of(outputs, *where) if expected.gain > -np.inf else [])
+            check(found, row, expected, split_vectors.lefts_of(outputs, *where) if expected.gain > -np.inf else [])
 
 
 def roundings_of(g: Any, h: Any, weight: Any, share: float) -> list[Rounding]:

@@ -9,7 +9,7 @@ import pytest
 from devices.backends import EagerThreads, make_layout
 from devices.test_device_split import assert_same
 from devices.test_vectors import N_BINS, RULES, check, make_level, open_nodes, wide
-from reference import vectors
+from reference import split_vectors
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows.views import DeviceLayout
@@ -47,7 +47,7 @@ def test_best_split_of_each_node_on_a_gpu(name: str, runtime: Runtime, rng: np.r
         own = searching(runtime, device_rules(name, False), layout)
         found = own.search(open_nodes(nodes, allowed), on_device(runtime, layout, histograms))
         for row, outputs in enumerate(nodes):
-            check(found, row, *vectors.best(RULES[name], outputs, np.flatnonzero(allowed[row]).tolist()))
+            check(found, row, *split_vectors.best(RULES[name], outputs, np.flatnonzero(allowed[row]).tolist()))
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -58,10 +58,10 @@ def test_best_split_of_a_level_on_a_gpu(name: str, runtime: Runtime, rng: np.ran
         allowed = rng.random((1, len(N_BINS))) < 0.8
         own = searching(runtime, device_rules(name, True), layout)
         found = own.search(open_nodes(nodes, allowed), on_device(runtime, layout, histograms))
-        expected = vectors.best_of_level(RULES[name], nodes, np.flatnonzero(allowed[0]).tolist())
+        expected = split_vectors.best_of_level(RULES[name], nodes, np.flatnonzero(allowed[0]).tolist())
         for row, outputs in enumerate(nodes):
             where = (expected.feature, expected.bin, expected.default_left)
-            check(found, row, expected, vectors.lefts_of(outputs, *where) if expected.gain > -np.inf else [])
+            check(found, row, expected, split_vectors.lefts_of(outputs, *where) if expected.gain > -np.inf else [])
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

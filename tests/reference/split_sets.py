@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from reference import split
+from reference import split, split_vectors
+from reference.split_vectors import Outputs
 
 from daskboost.devices.row_order import BY_SET
 
@@ -43,24 +44,69 @@ def sums_where(rows: split.Rows, which: object) -> tuple[int, int]:
 
 Cut = tuple[frozenset[int], bool, int]
 """A set that goes right, whether missing values go left, and the code that was taken last from an end."""
+STEPS = 8
+"""Steps of the power iteration that finds the direction in which codes differ most."""
 
 
-def cuts(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], feature: int) -> Iterator[Cut]:
+def total(values: Iterable[float]) -> float:
+    """The sum of floats, one added after the other (Python's own is more exact)."""
+    found = 0.0
+    for value in values:
+        found += value
+    return found
+
+
+def projections(leaves: Sequence[Sequence[float]], weights: Sequence[float], hessians: Sequence[float]) -> list[float]:
+    """By what numbers codes are ordered, given their leaf values of each output, their weights, and the hessians of each
+    output: their values themselves, or what is left of vectors in the direction in which they differ most."""
+    codes, outputs = range(len(leaves)), range(len(hessians))
+
+    def mean(values: Sequence[float]) -> float:
+        return total(w * v for w, v in zip(weights, values, strict=True)) / (total(weights) or 1.0)
+
+    def spread(k: int) -> float:
+        middle = mean([v[k] for v in leaves])
+        return hessians[k] * total(w * ((v[k] - middle) * (v[k] - middle)) for w, v in zip(weights, leaves, strict=True))
+
+    def projected(direction: Sequence[float]) -> list[float]:
+        return [total(d * v for d, v in zip(direction, own, strict=True)) for own in leaves]
+
+    spreads = [spread(k) for k in outputs]
+    direction = [float(k == spreads.index(max(spreads))) for k in outputs]
+    for _ in range(STEPS if len(outputs) > 1 and max(spreads) > 0 else 0):
+        found = projected(direction)
+        middle = mean(found)
+        direction = [
+            hessians[k] * total(weights[code] * (found[code] - middle) * leaves[code][k] for code in codes)
+            for k in outputs
+        ]
+        most = max(map(abs, direction)) or 1.0
+        direction = [d / most for d in direction]
+    return projected(direction)
+
+
+def cuts(rules: split.Rules, limits: SetRules, level: Sequence[Outputs], feature: int) -> Iterator[Cut]:
     """All sets that are tried for some nodes together, in the order in which ties are decided."""
-    n_codes = level[0].n_bins[feature] - 1
+    n_codes = level[0][0].n_bins[feature] - 1
     if n_codes < limits.max_onehot:
         for code in range(n_codes):
             yield from ((frozenset({code}), default_left, code) for default_left in (True, False))
         return
 
-    def worth(code: int) -> tuple[float, float]:
-        own = [sums_where(rows, rows.symbols[:, feature] == code) for rows in level]
-        g, h = (sum(each) for each in zip(*own, strict=True))
-        return level[0].worth((g, h))
+    def worth(code: int) -> list[tuple[float, float]]:
+        found = []
+        for of_nodes in zip(*level, strict=True):
+            own = [sums_where(rows, rows.symbols[:, feature] == code) for rows in of_nodes]
+            g, h = (sum(each) for each in zip(*own, strict=True))
+            found.append(of_nodes[0].worth((g, h)))
+        return found
 
-    ordered = limits.penalised(rules, n_codes + 1, limits.smooth)
-    heavy = [code for code in range(n_codes) if worth(code)[1] >= limits.smooth]
-    order = sorted(heavy, key=lambda code: split.weight(ordered, *worth(code), (-split.INF, split.INF)))
+    ordered, worths = limits.penalised(rules, n_codes + 1, limits.smooth), [worth(code) for code in range(n_codes)]
+    heavy = [code for code in range(n_codes) if max(h for _, h in worths[code]) >= limits.smooth]
+    leaves = [[split.weight(ordered, g, h, (-split.INF, split.INF)) for g, h in own] for own in worths]
+    weights = [total(h for _, h in own) if code in heavy else 0.0 for code, own in enumerate(worths)]
+    places = projections(leaves, weights, [total(own[k][1] for own in worths) for k in range(len(level[0]))])
+    order = sorted(heavy, key=lambda code: places[code])
     most = min(limits.max_threshold, len(order))
     for n_taken in range(1, most):  # the sort is stable
         yield frozenset(order[:n_taken]), True, order[n_taken - 1]
@@ -69,22 +115,32 @@ def cuts(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], feat
         yield frozenset(range(n_codes)) - set(taken), False, taken[0]
 
 
-def gains(rules: split.Rules, limits: SetRules, rows: split.Rows, feature: int, given: Sequence[Cut]) -> list[float]:
+def gains(rules: split.Rules, limits: SetRules, outputs: Outputs, feature: int, given: Sequence[Cut]) -> list[float]:
     """What a node's children would gain by each set; -inf where the set is not allowed."""
-    found, since, total = [], set[int](), rows.worth(rows.sums)[1]
-    several, scored = rows.n_bins[feature] > limits.max_onehot, limits.penalised(rules, rows.n_bins[feature], limits.l2)
+    found, since, n_bins = [], set[int](), outputs[0].n_bins[feature]
+    several, scored = n_bins > limits.max_onehot, limits.penalised(rules, n_bins, limits.l2)
     for i, (right, default_left, last) in enumerate(given):
         since = {last} if i == 0 or default_left != given[i - 1][1] else since | {last}
-        left = left_of(rows, feature, right, default_left)
-        taken = rows.worth(sums_where(rows, np.isin(rows.symbols[:, feature], list(since))))[1]
-        others = rows.worth(left)[1] if default_left else total - rows.worth(left)[1]
-        gain = split.children(scored, rows, feature, 0, left, monotone=False)
-        if several and min(taken, others) < limits.least_group:
+        lefts, taken, others = [], [], []
+        for rows in outputs:
+            left = left_of(rows, feature, right, default_left)
+            lefts.append(left)
+            taken.append(rows.worth(sums_where(rows, np.isin(rows.symbols[:, feature], list(since))))[1])
+            others.append(rows.worth((0, left[1] if default_left else rows.sums[1] - left[1]))[1])
+        gain = children(scored, outputs, feature, lefts)
+        if several and min(max(taken), max(others)) < limits.least_group:
             gain = -split.INF
         elif gain > -split.INF:
             since = set()
         found.append(gain)
     return found
+
+
+def children(rules: split.Rules, outputs: Outputs, feature: int, lefts: Sequence[tuple[int, int]]) -> float:
+    """Loss reduction of both children in all outputs; -inf where the split is not allowed."""
+    if len(outputs) == 1:
+        return split.children(rules, outputs[0], feature, 0, lefts[0], monotone=False)
+    return split_vectors.children(rules, outputs, lefts)
 
 
 def left_of(rows: split.Rows, feature: int, right: frozenset[int], default_left: bool) -> tuple[int, int]:
@@ -94,41 +150,60 @@ def left_of(rows: split.Rows, feature: int, right: frozenset[int], default_left:
     return sums_where(rows, np.where(symbols == rows.n_bins[feature], default_left, present))
 
 
-def best(rules: split.Rules, limits: SetRules, rows: split.Rows, features: Sequence[int]) -> split.Split:
-    """The best split of one node, by a set or by a threshold; gain -inf if none gains anything."""
-    g, h = rows.worth(rows.sums)
-    heavy = rules.plain and rules.heavy(h)
-    parent = split.closed_form(rules, g, h) if heavy else split.loss_reduction(rules, g, h, rows.bounds)
+def lefts_of(outputs: Outputs, chosen: split.Split) -> list[tuple[int, int]]:
+    """Sums of the rows that a split, by a set or by a threshold, sends left, in each output."""
+    if isinstance(chosen, SetSplit):
+        return [left_of(rows, chosen.feature, chosen.right, chosen.default_left) for rows in outputs]
+    return split_vectors.lefts_of(outputs, chosen.feature, chosen.bin, chosen.default_left)
+
+
+def best(rules: split.Rules, limits: SetRules, outputs: Outputs, features: Sequence[int]) -> split.Split:
+    """The best split of one node, by a set or by a threshold; gain -inf if none gains anything. `left` is that of the
+    first output."""
+    if len(outputs) == 1:
+        (rows,) = outputs
+        g, h = rows.worth(rows.sums)
+        heavy = rules.plain and rules.heavy(h)
+        parent = split.closed_form(rules, g, h) if heavy else split.loss_reduction(rules, g, h, rows.bounds)
+    else:
+        parent = split_vectors.parent(rules, outputs, rules.plain)
     found = split.Split(-split.INF, -1, -1, False, (0, 0))
     for feature in features:
         if feature not in limits.codes:
-            other = split.best(rules, rows, [feature])
+            one = len(outputs) == 1
+            other = split.best(rules, *outputs, [feature]) if one else split_vectors.best(rules, outputs, [feature])[0]
             found = other if other.gain > found.gain else found
             continue
-        given = [*cuts(rules, limits, [rows], feature)]
-        for (right, default_left, _), both in zip(given, gains(rules, limits, rows, feature, given), strict=True):
+        given = [*cuts(rules, limits, [outputs], feature)]
+        for (right, default_left, _), both in zip(given, gains(rules, limits, outputs, feature, given), strict=True):
             if both - parent > max(found.gain, 0.0):
-                left = left_of(rows, feature, right, default_left)
+                left = left_of(outputs[0], feature, right, default_left)
                 found = SetSplit(both - parent, feature, BY_SET, default_left, left, right)
     return found
 
 
-def best_of_level(rules: split.Rules, limits: SetRules, level: Sequence[split.Rows], features: Sequence[int]
+def best_of_level(rules: split.Rules, limits: SetRules, level: Sequence[Outputs], features: Sequence[int]
                   ) -> split.Split:  # fmt: skip
     """The one split for all nodes of a level, by a set or by a threshold; `left` is of no use in it."""
-    found = split.Split(-split.INF, -1, -1, False, (0, 0))
+    found, one = split.Split(-split.INF, -1, -1, False, (0, 0)), len(level[0]) == 1
     for feature in features:
         if feature not in limits.codes:
-            other = split.best_of_level(rules, level, [feature])
+            other = split.best_of_level(rules, [rows for (rows,) in level], [feature]) if one else (
+                split_vectors.best_of_level(rules, level, [feature])
+            )  # fmt: skip
             found = other if other.gain > found.gain else found
             continue
         given = [*cuts(rules, limits, level, feature)]
-        of_nodes = [gains(rules, limits, rows, feature, given) for rows in level]
+        of_nodes = [gains(rules, limits, outputs, feature, given) for outputs in level]
         for (right, default_left, _), *of_set in zip(given, *of_nodes, strict=True):
             gain = 0.0
-            for rows, both in zip(level, of_set, strict=True):
+            for outputs, both in zip(level, of_set, strict=True):
                 if both > -split.INF:
-                    gain += both - split.loss_reduction(rules, *rows.worth(rows.sums), rows.bounds)
+                    rows = outputs[0]
+                    gain += both - (
+                        split.loss_reduction(rules, *rows.worth(rows.sums), rows.bounds) if one
+                        else split_vectors.parent(rules, outputs, rules.plain)
+                    )  # fmt: skip
             if gain > max(found.gain, 0.0):
                 found = SetSplit(gain, feature, BY_SET, default_left, (0, 0), right)
     return found

@@ -253,11 +253,11 @@ class Tree:
         if self.nodes[node].depth == self.params.depth_limit:
             return split.Split(-split.INF, -1, -1, False, (0, 0))
         return split_sets.best(
-            self.problem.search_rules, self.problem.limits, self.rows_of(node), self.features(node)
+            self.problem.search_rules, self.problem.limits, [self.rows_of(node)], self.features(node)
         )
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> split.Split:
-        rows = [self.rows_of(node) for node in level]
+        rows = [[self.rows_of(node)] for node in level]
         return split_sets.best_of_level(self.problem.search_rules, self.problem.limits, rows, features)
 
     def divide(self, node: int, chosen: split.Split) -> list[int]:
@@ -280,7 +280,7 @@ class Tree:
         """The gain that a split's node records, and the bounds of the children's values."""
         own, rows, rules = self.nodes[node], self.rows_of(node), self.problem.rules
         f, n_bins = chosen.feature, int(self.problem.cuts.n_bins[chosen.feature])
-        left = self.left_of(rows, chosen)
+        (left,) = split_sets.lefts_of([rows], chosen)
         right = (rows.sums[0] - left[0], rows.sums[1] - left[1])
         low_weight, high_weight = (split.weight(rules, *rows.worth(side), own.bounds) for side in (left, right))
         middle, (low, high), direction = (low_weight + high_weight) / 2, own.bounds, rules.direction(f)
@@ -288,15 +288,8 @@ class Tree:
             direction = int(np.sign(high_weight - low_weight))
         bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
         exact = self.rows_of(node, self.exact)
-        exact_left = self.left_of(exact, chosen)
+        (exact_left,) = split_sets.lefts_of([exact], chosen)
         return split.own_gain(self.problem.leaf_rules, exact, exact_left), bounds[direction]
-
-    @staticmethod
-    def left_of(rows: split.Rows, chosen: split.Split) -> tuple[int, int]:
-        """Sums of the rows that a split sends left."""
-        if isinstance(chosen, split_sets.SetSplit):
-            return split_sets.left_of(rows, chosen.feature, chosen.right, chosen.default_left)
-        return split.left_of(rows, chosen.feature, chosen.bin, chosen.default_left)
 
     def features(self, node: int) -> list[int]:
         """Features that a node may split on, in increasing order."""

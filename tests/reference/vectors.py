@@ -1,4 +1,4 @@
-"""Naive twin of trees whose leaves are vectors: every split tried on the rows of every output."""
+"""Naive twin of trees whose leaves are vectors."""
 
 from __future__ import annotations
 
@@ -6,79 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from reference import gradients, split, trees
-from reference.split import INF, Rows, Rules, Split
+from reference import gradients, split, split_sets, split_vectors, trees
+from reference.split import INF, Rows, Split
+from reference.split_vectors import FREE
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
 from daskboost.tree.table import TreeTable
-
-FREE = (-INF, INF)
-"""Bounds of leaf values: vectors have none."""
-Outputs = Sequence[Rows]
-"""The rows of a node once for each output: the same symbols with each output's gradients."""
-
-
-def reduction(rules: Rules, g: float, h: float, plain: bool) -> float:
-    """Loss reduction of one output's value."""
-    if not rules.heavy(h):
-        return 0.0
-    return split.closed_form(rules, g, h) if plain else split.loss_reduction(rules, g, h, FREE)
-
-
-def totals(rules: Rules, outputs: Outputs, lefts: Sequence[tuple[int, int]], plain: bool) -> tuple[float, float]:
-    """Loss reductions of both children and of their parent, summed over outputs."""
-    children, parent = 0.0, 0.0
-    for rows, left in zip(outputs, lefts, strict=True):
-        right = (rows.sums[0] - left[0], rows.sums[1] - left[1])
-        children += reduction(rules, *rows.worth(left), plain) + reduction(rules, *rows.worth(right), plain)
-        parent += reduction(rules, *rows.worth(rows.sums), plain)
-    return children, parent
-
-
-def lefts_of(outputs: Outputs, feature: int, bin_: int, default_left: bool) -> list[tuple[int, int]]:
-    return [split.left_of(rows, feature, bin_, default_left) for rows in outputs]
-
-
-def gain(rules: Rules, outputs: Outputs, lefts: Sequence[tuple[int, int]]) -> float:
-    """-inf where some child has no output that weighs enough."""
-    pairs = list(zip(outputs, lefts, strict=True))
-    left = any(rules.heavy(rows.worth(sums)[1]) for rows, sums in pairs)
-    right = any(rules.heavy((rows.sums[1] - sums[1]) * rows.units[1]) for rows, sums in pairs)
-    children, parent = totals(rules, outputs, lefts, rules.plain)
-    return children - parent if left and right else -INF
-
-
-def some_missing(outputs: Outputs) -> list[bool]:
-    found: list[bool] = np.any([split.some_missing(rows) for rows in outputs], axis=0).tolist()
-    return found
-
-
-def best(rules: Rules, outputs: Outputs, features: Sequence[int]) -> tuple[Split, list[tuple[int, int]]]:
-    """The best split of one node, and the sums of its left child for each output."""
-    found, found_lefts = Split(-INF, -1, -1, False, (0, 0)), [(0, 0)] * len(outputs)
-    for feature, bin_, default_left in split.places(outputs[0], features, some_missing(outputs)):
-        lefts = lefts_of(outputs, feature, bin_, default_left)
-        own = gain(rules, outputs, lefts)
-        if own > max(found.gain, 0.0):
-            found, found_lefts = Split(own, feature, bin_, default_left, (0, 0)), lefts
-    return found, found_lefts
-
-
-def best_of_level(rules: Rules, level: Sequence[Outputs], features: Sequence[int]) -> Split:
-    """The one split for all nodes of a level."""
-    missing = np.any([some_missing(outputs) for outputs in level], axis=0).tolist()
-    found = Split(-INF, -1, -1, False, (0, 0))
-    for feature, bin_, default_left in split.places(level[0][0], features, missing):
-        gains = [gain(rules, outputs, lefts_of(outputs, feature, bin_, default_left)) for outputs in level]
-        total = 0.0
-        for own in gains:
-            total += own if own > -INF else 0.0
-        if total > max(found.gain, 0.0):
-            found = Split(total, feature, bin_, default_left, (0, 0))
-    return found
-
 
 def projection(seed: int, iteration: int, n_outputs: int, n_columns: int) -> list[tuple[int, int]]:
     """(column, sign) of each output: dealt out in the order of their hashes."""
@@ -147,21 +82,17 @@ class VectorTree(trees.Tree):
     def best(self, node: int) -> Split:
         if self.nodes[node].depth == self.params.depth_limit:
             return Split(-INF, -1, -1, False, (0, 0))
-        outputs, features = self.rows_of_all(node, self.searched_columns), self.features(node)
-        if len(outputs) == 1:
-            return split.best(self.problem.rules, outputs[0], features)
-        return best(self.problem.rules, outputs, features)[0]
+        outputs = self.rows_of_all(node, self.searched_columns)
+        return split_sets.best(self.problem.rules, self.problem.limits, outputs, self.features(node))
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> Split:
         whole = [self.rows_of_all(node, self.searched_columns) for node in level]
-        if len(self.searched_columns) == 1:
-            return split.best_of_level(self.problem.rules, [rows for (rows,) in whole], features)
-        return best_of_level(self.problem.rules, whole, features)
+        return split_sets.best_of_level(self.problem.rules, self.problem.limits, whole, features)
 
     def judge(self, node: int, chosen: Split) -> tuple[float, list[tuple[float, float]]]:
         outputs = self.rows_of_all(node, self.exact_columns)
-        lefts = lefts_of(outputs, chosen.feature, chosen.bin, chosen.default_left)
-        children, parent = totals(self.problem.rules, outputs, lefts, False)
+        lefts = split_sets.lefts_of(outputs, chosen)
+        children, parent = split_vectors.totals(self.problem.rules, outputs, lefts, False)
         return children - parent, [FREE, FREE]
 
     def values_and_covers(self) -> tuple[Float32, Float32]:

@@ -42,10 +42,16 @@ class Case:
     rows: split.Rows
     rules: split.Rules
     limits: split_sets.SetRules
+    others: Sequence[split.Rows] = ()
+    """The rows once more for each further output."""
+
+    @property
+    def outputs(self) -> list[split.Rows]:
+        return [self.rows, *self.others]
 
 
 @st.composite
-def cases(draw: st.DrawFn, missing: bool = True) -> Case:
+def cases(draw: st.DrawFn, missing: bool = True, most_outputs: int = 3) -> Case:
     """Small nodes, in which ties and codes without rows are frequent."""
     n_codes, n_rows = draw(st.integers(0, 40)), draw(st.integers(1, 60))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -55,7 +61,11 @@ def cases(draw: st.DrawFn, missing: bool = True) -> Case:
     if n_codes:
         symbols[:, 0] = np.where(symbols[:, 0] == n_codes, rng.integers(0, n_codes), symbols[:, 0])
     scale = draw(st.sampled_from([2, 40]))
-    g, h = rng.integers(-scale, scale + 1, n_rows), rng.integers(1, scale, n_rows)
+    outputs = [
+        split.Rows(symbols, rng.integers(-scale, scale + 1, n_rows), rng.integers(1, scale, n_rows), n_bins,
+                   (UNITS[0] / 2**k, UNITS[1] * 2**k))
+        for k in range(draw(st.integers(1, most_outputs)))
+    ]  # fmt: skip
     rules = split.Rules(
         draw(st.sampled_from([0.0, 1.0, 3.5])), alpha=draw(st.sampled_from([0.0, 0.4])),
         step=draw(st.sampled_from([0.0, 0.3])), least_h=draw(st.sampled_from([0.0, 0.5, 3.0])),
@@ -64,7 +74,7 @@ def cases(draw: st.DrawFn, missing: bool = True) -> Case:
         frozenset({0}), draw(st.integers(1, 50)), draw(st.integers(1, 50)), draw(st.sampled_from([0.0, 0.0, 1.0, 6.0])),
         draw(st.sampled_from([0.0, 0.0, 2.5])), draw(st.sampled_from([0.0, 0.0, 1.0, 6.0])),
     )  # fmt: skip
-    return Case(split.Rows(symbols, g, h, n_bins, UNITS), rules, limits)
+    return Case(outputs[0], rules, limits, outputs[1:])
 
 
 def histogram_of(rows: split.Rows, form: str) -> Int64:
@@ -76,9 +86,15 @@ def histogram_of(rows: split.Rows, form: str) -> Int64:
     return (found[:, 0] << 32) + found[:, 1] if form == "words" else found
 
 
-def search(case: Case, form: str, max_onehot: int | None = None, level: Sequence[split.Rows] = ()) -> Any:
+def side_by_side(outputs: Sequence[split.Rows], form: str) -> Int64:
+    """The outputs' histograms in one, with the sums of a slot beside each other."""
+    found = np.stack([histogram_of(rows, form) for rows in outputs], axis=1)
+    return found.reshape(-1, *found.shape[2:])
+
+
+def search(case: Case, form: str, max_onehot: int | None = None, level: Sequence[Sequence[split.Rows]] = ()) -> Any:
     """The candidates that kernels find for the case's rows, or for nodes of a level that share a split."""
-    of_nodes = level or [case.rows]
+    of_nodes = level or [case.outputs]
     n_codes, limits = case.rows.n_bins[0] - 1, case.limits
     sets = SetSearch(
         np.array([True, False]), n_codes, max_onehot or limits.max_onehot, limits.max_threshold, limits.smooth,
@@ -88,12 +104,14 @@ def search(case: Case, form: str, max_onehot: int | None = None, level: Sequence
     rules = SplitRules(
         given_rules.reg_lambda, given_rules.alpha, given_rules.step, given_rules.least_h, monotone, bool(level), sets
     )
-    own = SplitSearch(make_layout(list(case.rows.n_bins)), rules, EagerThreads(1), (0, 2))
+    layout = dataclasses.replace(make_layout(list(case.rows.n_bins)), width=len(case.outputs))
+    own = SplitSearch(layout, rules, EagerThreads(1), (0, 2))
     ids, every = np.arange(len(of_nodes), dtype=np.int32), np.ones((1 if level else len(of_nodes), 2), np.uint8)
     bounds = np.tile([-np.inf, np.inf], (len(of_nodes), 1))
-    sums = np.array([rows.sums for rows in of_nodes], np.int64)
-    nodes = OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, every, UNITS)
-    return own.search(nodes, np.stack([histogram_of(rows, form) for rows in of_nodes]))
+    sums = np.array([[part for rows in outputs for part in rows.sums] for outputs in of_nodes], np.int64)
+    units = tuple(unit for rows in case.outputs for unit in rows.units)
+    nodes = OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, every, units)
+    return own.search(nodes, np.stack([side_by_side(outputs, form) for outputs in of_nodes]))
 
 
 def bins_of(right_bins: Any, split_bin: int) -> frozenset[int]:
@@ -104,12 +122,12 @@ def bins_of(right_bins: Any, split_bin: int) -> frozenset[int]:
 @given(cases(), st.sampled_from(["pairs", "words"]))
 def test_the_best_set_is_the_naive_one(case: Case, form: str) -> None:
     found = search(case, form)
-    expected = split_sets.best(case.rules, case.limits, case.rows, [0, 1])
+    expected = split_sets.best(case.rules, case.limits, case.outputs, [0, 1])
     assert found.gain[0] == expected.gain
     if expected.gain > -np.inf:
         chosen = int(found.feature[0]), int(found.split_bin[0]), bool(found.default_left[0])
         assert chosen == (expected.feature, expected.bin, expected.default_left)
-        assert tuple(found.left[0].tolist()) == expected.left
+        assert found.left[0].reshape(-1, 2).tolist() == [*map(list, split_sets.lefts_of(case.outputs, expected))]
         assert bins_of(found.right_bins[0], chosen[1]) == split_sets.right_bins_of(expected)
 
 
@@ -119,7 +137,7 @@ def test_the_best_set_of_a_level_is_the_naive_one(case: Case, n_nodes: int, form
     """Nodes without rows, and those too light to be split, included."""
     of_node = np.random.default_rng(n_nodes).integers(0, n_nodes, len(case.rows.g))
     level = [
-        dataclasses.replace(case.rows, symbols=case.rows.symbols[own], g=case.rows.g[own], h=case.rows.h[own])
+        [dataclasses.replace(rows, symbols=rows.symbols[own], g=rows.g[own], h=rows.h[own]) for rows in case.outputs]
         for own in (of_node == node for node in range(n_nodes))
     ]
     found = search(case, form, level=level)
@@ -128,16 +146,16 @@ def test_the_best_set_of_a_level_is_the_naive_one(case: Case, n_nodes: int, form
     if expected.gain == -np.inf:
         return
     right = split_sets.right_bins_of(expected)
-    for node, rows in enumerate(level):
+    for node, outputs in enumerate(level):
         chosen = int(found.feature[node]), int(found.split_bin[node]), bool(found.default_left[node])
         assert chosen == (expected.feature, expected.bin, expected.default_left)
         assert bins_of(found.right_bins[node], chosen[1]) == right
-        left = split_sets.left_of(rows, 0, right, chosen[2]) if right else split.left_of(rows, *chosen)
-        assert tuple(found.left[node].tolist()) == left
+        lefts = split_sets.lefts_of(outputs, expected)
+        assert found.left[node].reshape(-1, 2).tolist() == [*map(list, lefts)]
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases(missing=False))
+@given(cases(missing=False, most_outputs=1))
 def test_no_single_level_gains_more_than_the_best_set(case: Case) -> None:
     """The best set of two sides is a beginning of the order by leaf values, where nothing but the loss counts."""
     free = dataclasses.replace(

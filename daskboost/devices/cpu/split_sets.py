@@ -185,7 +185,7 @@ def _turn(
         d[k] = hessians[k] * found
         most = max(most, abs(d[k]))
     for k in range(len(d)):
-        d[k] = d[k] / most if most > 0.0 else d[k]
+        d[k] /= most if most > 0.0 else 1.0
 
 
 @njit(nogil=True)
