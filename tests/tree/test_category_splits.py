@@ -190,6 +190,17 @@ def make_rows(seed: int, n_rows: int = 700, missing: float = 0.1) -> tuple[pd.Da
     return pd.DataFrame(columns), (y + columns["number"]).astype(np.float32)
 
 
+VECTORS: dict[str, Any] = {
+    "objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree", "max_depth": 3,
+}  # fmt: skip
+
+
+def labels_of(params: dict[str, Any], y: Float32) -> Float32:
+    """Labels as the objective takes them: of several classes these have as many rows each."""
+    n_classes = params.get("num_class", 0)
+    return (np.argsort(np.argsort(y)) * n_classes // len(y)).astype(np.float32) if n_classes else y
+
+
 def native(x: pd.DataFrame, y: Any, n_engines: int = 1, reference: QuantizedDataset | None = None, **options: Any
            ) -> QuantizedDataset:  # fmt: skip
     """A data set whose categorical columns are codes."""
@@ -261,10 +272,16 @@ def naive_trees(params: TrainParams, data: QuantizedDataset, x: pd.DataFrame, y:
     {"max_depth": 3, "grow_policy": "symmetric", "objective": "reg:absoluteerror", "max_cat_to_onehot": 20},
     {"max_depth": 3, "max_cat_to_onehot": 20, "max_cat_threshold": 9, "subsample": 0.7},
     {"max_depth": 3, "cat_smooth": 3.0, "cat_l2": 4.0, "min_data_per_group": 9.0},
+    VECTORS, {**VECTORS, "grow_policy": "symmetric", "cat_smooth": 2.0},
+    {**VECTORS, "grow_policy": "lossguide", "max_leaves": 6, "max_cat_to_onehot": 5, "reg_alpha": 0.3},
+    {**VECTORS, "cat_smooth": 2.0, "cat_l2": 1.0, "min_data_per_group": 3.0, "max_delta_step": 0.7},
+    {**VECTORS, "num_class": 5, "sketch_outputs": 2},
+    {**VECTORS, "objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.6, 0.9], "num_class": 0},
 ])  # fmt: skip
 def test_trees_are_the_naive_ones(chosen: dict[str, Any]) -> None:
-    """Also those that grow with the host: adaptive leaves."""
+    """Also those that grow with the host: adaptive leaves, symmetric vectors."""
     x, y = make_rows(5, 150)
+    y = labels_of(chosen, y)
     params = TrainParams.from_mapping({"n_jobs": 2, "device": "cpu", **chosen})
     with native(x, y) as data:
         found = train(params, data, 2)
@@ -291,6 +308,9 @@ FITS: dict[str, dict[str, Any]] = {
     "samples": {"out_of_core": "sampled", "subsample": 0.4, "max_depth": 4},
     "certified": {"out_of_core": "certified", "certify_tolerance": 0.03, "resident_share": 0.4, "max_depth": 4},
     "constraints": {"monotone_constraints": {"number": 1}, "interaction_constraints": [["few", "number"], ["many"]]},
+    "vectors": {**VECTORS, "max_depth": 4},
+    "best-first vectors": {**VECTORS, "grow_policy": "lossguide", "max_leaves": 12, "subsample": 0.6},
+    "symmetric vectors": {**VECTORS, "grow_policy": "symmetric"},
 }
 
 
@@ -299,6 +319,7 @@ def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
     x, y = make_rows(7)
     other, labels = make_rows(8, 100)
     other.iloc[:20, 2] = 1000 + np.arange(20)  # which training did not see
+    y, labels = labels_of(FITS[fit], y), labels_of(FITS[fit], labels)
     made: list[tuple[bytes, Any]] = []
     for options, params in ({}, {}), *PLACES.values():
         with native(x, y, **options) as data, native(other, labels, reference=data, **options) as valid:
@@ -306,6 +327,7 @@ def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
             booster = train({"device": "cpu", "n_jobs": 2, **FITS[fit], **params}, data, 3, evals=[(valid, "valid")],
                             evals_result=result)  # fmt: skip
             made.append((trees_of(booster), result["valid"]))
+    assert any(tree.has_set.any() for tree in booster.trees)
     assert all(own == made[0] for own in made[1:])
 
 
@@ -315,8 +337,7 @@ def test_the_same_bytes_wherever_rows_are(fit: str) -> None:
 ])  # fmt: skip
 def test_certified_trees_without_tolerance_are_the_exact_ones(more: dict[str, Any]) -> None:
     x, y = make_rows(14, 900)
-    if "num_class" in more:
-        y = (np.argsort(np.argsort(y)) % 900 // 300).astype(np.float32)
+    y = labels_of(more, y)
     params = {"device": "cpu", "n_jobs": 2, "max_depth": 5, **more}
     certified = {"out_of_core": "certified", "resident_share": 0.3}
     with native(x, y) as data:

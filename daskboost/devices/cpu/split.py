@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.split_sets import (
     DIRECTION,
@@ -496,7 +496,7 @@ def bin_sums(histogram: Int64, n_bins: int, node: NodeTotals, sums: Float64) -> 
     return missing
 
 
-@njit(nogil=True)
+@uncounted()
 def code_sums(own: Int64, n_bins: int, node: VectorTotals, sums: Float64, missing: Float64) -> None:
     """Do `bin_sums` for all outputs, whose sums lie side by side in `own`: `sums` has shape (2 * outputs, at least
     n_bins), `missing` becomes those of missing values, shape (2 * outputs,)."""
@@ -506,7 +506,7 @@ def code_sums(own: Int64, n_bins: int, node: VectorTotals, sums: Float64, missin
         missing[2 * k], missing[2 * k + 1] = bin_sums(own[k::n_outputs], n_bins, of_output(node, k), of_bins)
 
 
-@njit(nogil=True)
+@uncounted()
 def order_codes(sums: Float64, n_codes: int, units: Float64, regular: Regular, room: BinGains) -> CodeOrder:
     """Return the order of codes that sets are cut from: that of the leaf values which codes would have alone, or of the
     projections of these if they are vectors, those of too few rows before all others; or, where sets have one code, that
@@ -556,7 +556,7 @@ def _heaviest_left(right: Float64, node: VectorTotals) -> float:
     return found
 
 
-@njit(nogil=True)
+@uncounted()
 def gains_of_sets(sums: Float64, node: VectorTotals, regular: Regular, order: CodeOrder, room: BinGains) -> None:
     """Write what a node's rows gain by each set that is tried, before the parent's gain, by the side of missing values,
     to `room.gains`; -inf where a set is not allowed.
@@ -603,7 +603,7 @@ def right_of_set(
     return g, h
 
 
-@njit(nogil=True)
+@uncounted()
 def best_set(
     own: Int64, n_bins: int, node: VectorTotals, parent: float, regular: Regular, room: BinGains, out: SplitTable,
     at: tuple[int, int],

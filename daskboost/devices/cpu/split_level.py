@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.split import (
     BinGains,
     FeatureSlots,
@@ -66,7 +66,7 @@ def add_to_level(
     return some_missing
 
 
-@njit(nogil=True)
+@uncounted()
 def add_sets(
     own: Int64, n_bins: int, node: VectorTotals, parent: float, regular: Regular, order: CodeOrder, found: BinGains,
     sums: Float64,
@@ -80,7 +80,7 @@ def add_sets(
                 sums[side, i] += found.gains[side, i] - parent
 
 
-@njit(nogil=True)
+@uncounted()
 def add_codes(own: Int64, n_bins: int, node: VectorTotals, found: BinGains, sums: Float64) -> None:
     """Add a node's sums of g and h by bin to those of a level, shape (2 * outputs, at least n_bins)."""
     code_sums(own, n_bins, node, found.prefix, found.outputs[MISSING])
@@ -120,30 +120,54 @@ def best_of_level(
 ) -> None:  # fmt: skip
     """Write the split among some features whose gain, summed over all nodes, is largest, to the first row of `out`,
     but for its sums; the row stays as it is where no split gains anything. `nodes` says of each what is allowed."""
-    n_nodes, allowed, best = len(nodes.sums), nodes.allowed, 0.0
     most = widest(slots.n_bins, features)
-    found, of_level = empty_gains(1, most), np.empty((2, most))
+    _search_level(histograms, nodes, slots, features, units, regular, (empty_gains(1, most), np.empty((2, most))), out)
+
+
+@njit(inline="always")
+def may_split(nodes: NodeBatch, feature: int) -> bool:
+    """Whether all nodes of a level may use a feature."""
+    usable = True
+    for n in range(len(nodes.sums)):
+        usable = usable and nodes.allowed[n, feature] != 0
+    return usable
+
+
+@uncounted()
+def _search_level(
+    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: Float64,
+    regular: Regular, memory: tuple[BinGains, Float64], out: SplitTable,
+) -> None:  # fmt: skip
+    """Do `best_of_level` in memory for the bins of a feature, and for the gains of all nodes together."""
+    (found, of_level), best = memory, 0.0
     for f in range(features[0], features[1]):
-        usable = True
-        for n in range(n_nodes):
-            usable = usable and allowed[n, f] != 0
-        if not usable:
+        if not may_split(nodes, f):
             continue
         n_bins, begin, any_missing = slots.n_bins[f], slots.offsets[f] - slots.first_slot, False
         sums = of_level[:, :n_bins]
         sums[:] = 0.0
         order = CodeOrder(found.order, 0, 0)
         if is_code(regular.sets, f):
-            for n in range(n_nodes):
-                add_codes(histograms[n, begin:], n_bins, totals_of(nodes, units, n), found, sums)
-            order = order_codes(sums, n_bins - 1, units, regular, found)
+            order = order_level(histograms[:, begin:], n_bins, nodes, units, regular, found, sums)
             sums[:] = 0.0
-        for n in range(n_nodes):
+        for n in range(len(nodes.sums)):
             some_missing = add_to_level(
                 histograms[n, begin:], n_bins, totals_of(nodes, units, n), regular, f, order, found, sums
             )
             any_missing = any_missing or some_missing
         best = best_in_level(sums, any_missing, regular, order, f, best, out, 0)
+
+
+@uncounted()
+def order_level(
+    histograms: Int64, n_bins: int, nodes: NodeBatch, units: Float64, regular: Regular, found: BinGains, sums: Float64
+) -> CodeOrder:
+    """Return the order of a feature's codes by the rows of all nodes of a level; `histograms` begin with its first bin,
+    `sums` is memory, shape (2 * outputs, at least n_bins)."""
+    sums[:] = 0.0
+    for n in range(len(nodes.sums)):
+        add_codes(histograms[n], n_bins, totals_of(nodes, units, n), found, sums)
+    return order_codes(sums, n_bins - 1, units, regular, found)
 
 
 @njit(cache=True, nogil=True)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.dtypes import Float64, UInt8, UInt32
 
 
@@ -103,7 +103,7 @@ def sort_places(values: Float64, n: int, order: Float64) -> None:
         _sift(values, order, 0, last)
 
 
-@njit(nogil=True)
+@uncounted()
 def project(leaves: Float64, weights: Float64, n_codes: int, direction: Float64, out: Float64) -> None:
     """Write to `out` by what number each code is ordered: its leaf value, or of vectors v[c] the projection on the
     direction in which those of codes differ most.
@@ -144,7 +144,7 @@ def project(leaves: Float64, weights: Float64, n_codes: int, direction: Float64,
         _write_projections(leaves, n_codes, d, out)
 
 
-@njit(nogil=True)
+@uncounted()
 def _write_projections(leaves: Float64, n_codes: int, d: Float64, out: Float64) -> None:
     """Write the projections of codes' leaf values on a direction."""
     out[:n_codes] = 0.0
@@ -171,7 +171,7 @@ def _spread(values: Float64, weights: Float64, n_codes: int, total: float) -> fl
     return found
 
 
-@njit(nogil=True)
+@uncounted()
 def _turn(
     leaves: Float64, weights: Float64, n_codes: int, hessians: Float64, mean: float, projected: Float64, d: Float64
 ) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.split import (
     BinGains,
     FeatureRange,
@@ -30,7 +30,6 @@ from daskboost.devices.cpu.split import (
     leaf_gain,
     leaf_weight,
     next_with_rows,
-    order_codes,
     running_sums,
     soft_square,
     subtract,
@@ -38,7 +37,7 @@ from daskboost.devices.cpu.split import (
     totals_of,
     widest,
 )
-from daskboost.devices.cpu.split_level import add_codes, add_sets, best_in_level
+from daskboost.devices.cpu.split_level import add_sets, best_in_level, may_split, order_level
 from daskboost.devices.cpu.split_sets import CodeOrder
 from daskboost.dtypes import Float64, Int64
 
@@ -49,6 +48,18 @@ class VectorGains(NamedTuple):
     found: BinGains
     heaviest: Float64
     """The largest sums of hessians of any output on the left and on the right, shape (2, bins)."""
+
+
+class LevelMemory(NamedTuple):
+    """Memory for the search of a level's split."""
+
+    room: VectorGains
+    parents: Float64
+    """Gains of the nodes themselves, shape (nodes,)."""
+    summed: Float64
+    """Gains of all nodes together, shape (2, bins)."""
+    of_codes: Float64
+    """Sums of all nodes by bin, shape (2 * outputs, bins)."""
 
 
 @njit(inline="always")
@@ -215,38 +226,47 @@ def best_of_level(
     regular: Regular, out: SplitTable,
 ) -> None:  # fmt: skip
     """`best_of_level` of `split_level.py` for vectors."""
-    sums, allowed, n_bins = nodes.sums, nodes.allowed, slots.n_bins
-    width, most = len(units) // 2, widest(n_bins, features)
-    found, heaviest = empty_gains(width, most), np.empty((2, most))
-    summed, of_codes = np.empty((2, most)), np.empty((2 * width, most))
-    parents = np.array([_parent_gain(sums[n], units, regular) for n in range(len(sums))])
-    best = 0.0
+    n_outputs, most = len(units) // 2, widest(slots.n_bins, features)
+    parents = np.array([_parent_gain(nodes.sums[n], units, regular) for n in range(len(nodes.sums))])
+    room, of_codes = VectorGains(empty_gains(n_outputs, most), np.empty((2, most))), np.empty((2 * n_outputs, most))
+    memory = LevelMemory(room, parents, np.empty((2, most)), of_codes)
+    _search_level(histograms, nodes, slots, features, units, regular, memory, out)
+
+
+@uncounted()
+def _search_level(
+    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: Float64,
+    regular: Regular, memory: LevelMemory, out: SplitTable,
+) -> None:  # fmt: skip
+    """Do `best_of_level` in memory that is given."""
+    found, best, n_outputs = memory.room.found, 0.0, len(units) // 2
     for f in range(features[0], features[1]):
-        usable, any_missing = True, False
-        for n in range(len(sums)):
-            usable = usable and allowed[n, f] != 0
-        if not usable:
+        if not may_split(nodes, f):
             continue
-        summed[:] = 0.0
-        order = CodeOrder(found.order, 0, 0)
+        n_bins, begin, any_missing = slots.n_bins[f], (slots.offsets[f] - slots.first_slot) * n_outputs, False
+        sums, order = memory.summed[:, :n_bins], CodeOrder(found.order, 0, 0)
         if is_code(regular.sets, f):
-            begin, any_missing = (slots.offsets[f] - slots.first_slot) * width, True
-            of_codes[:] = 0.0
-            for n in range(len(sums)):
-                add_codes(histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), found, of_codes)
-            order = order_codes(of_codes, n_bins[f] - 1, units, regular, found)
-            for n in range(len(sums)):
-                add_sets(
-                    histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), parents[n], regular, order, found,
-                    summed,
-                )  # fmt: skip
-        for n in range(0 if is_code(regular.sets, f) else len(sums)):
-            histogram = histograms[n, (slots.offsets[f] - slots.first_slot) * width :]
-            some_missing = scan_vectors(histogram, n_bins[f], sums[n], units, regular, found, heaviest)
-            any_missing = any_missing or some_missing
-            for side in range(2):
-                gains = found.gains[side if some_missing else 0]
-                for b in range(n_bins[f]):
-                    if gains[b] > -np.inf:
-                        summed[side, b] += gains[b] - parents[n]
-        best = best_in_level(summed[:, : n_bins[f]], any_missing, regular, order, f, best, out, 0)
+            order = order_level(histograms[:, begin:], n_bins, nodes, units, regular, found, memory.of_codes)
+        sums[:] = 0.0
+        for n in range(len(nodes.sums)):
+            own, parent, totals = histograms[n, begin:], memory.parents[n], totals_of(nodes, units, n)
+            if is_code(regular.sets, f):
+                add_sets(own, n_bins, totals, parent, regular, order, found, sums)
+            else:
+                some_missing = _add_to_level(own, n_bins, totals, parent, regular, memory.room, sums)
+                any_missing = any_missing or some_missing
+        best = best_in_level(sums, any_missing, regular, order, f, best, out, 0)
+
+
+@uncounted()
+def _add_to_level(
+    own: Int64, n_bins: int, node: VectorTotals, parent: float, regular: Regular, room: VectorGains, sums: Float64
+) -> bool:
+    """Do `add_to_level` of `split_level.py` for thresholds; `parent` is the node's gain."""
+    some_missing = scan_vectors(own, n_bins, node.sums, node.units, regular, room.found, room.heaviest)
+    for side in range(2):
+        gains = room.found.gains[side if some_missing else 0]
+        for b in range(n_bins):
+            if gains[b] > -np.inf:
+                sums[side, b] += gains[b] - parent
+    return bool(some_missing)
