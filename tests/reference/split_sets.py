@@ -44,7 +44,7 @@ def sums_where(rows: split.Rows, which: object) -> tuple[int, int]:
 
 Cut = tuple[frozenset[int], bool, int]
 """A set that goes right, whether missing values go left, and the code that was taken last from an end."""
-STEPS = 8
+STEPS = 4
 """Steps of the power iteration that finds the direction in which codes differ most."""
 
 

@@ -53,7 +53,7 @@ OUTPUT_ROWS = 4
 MISSING, RIGHT, GROUP, DIRECTION = range(OUTPUT_ROWS)
 """Rows of `BinGains.outputs`: sums of g and h of missing values, of what a set sends right, and of the codes that were
 taken since a set was allowed; and what `project` takes."""
-STEPS = 8
+STEPS = 4
 """Steps of the power iteration in `project`."""
 
 
