@@ -11,7 +11,7 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 from kernels.tracked import TrackedRuntime
 from training.plan_shapes import within
-from tree.test_category_splits import make_rows, native, trees_of
+from tree.test_category_splits import VECTORS, labels_of, make_rows, native, trees_of
 
 from daskboost import Booster, QuantizedDataset, plan, train
 from daskboost.data.input import blocks
@@ -98,15 +98,20 @@ def test_a_fit_goes_on_with_the_sets_of_its_model(device: str) -> None:
     assert trees_of(longer) == trees_of(whole)
 
 
-def test_gpus_refuse_longer_sets(device: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("params", "reason"), [
+    ({"max_cat_threshold": MOST_THRESHOLD + 1, "max_depth": 2}, f"max_cat_threshold=514, of which a GPU takes {MOST_THRESHOLD}"),
+    (VECTORS, "multi_strategy='multi_output_tree', whose sets CPUs alone have"),
+])  # fmt: skip
+def test_the_cpu_has_sets_that_gpus_refuse(
+    params: dict[str, Any], reason: str, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "daskboost")
     x, y = make_rows(12, 60)
-    with native(x, y) as data:
-        params = {"max_cat_threshold": MOST_THRESHOLD + 1, "max_depth": 2}
-        with pytest.raises(ParameterError, match=f"{MOST_THRESHOLD} at most"):
+    with native(x, labels_of(params, y)) as data:
+        with pytest.raises(ParameterError, match=f"device='cuda' and {reason}"):
             train({**params, "device": device}, data, 1)
-        train({**params, "device": "auto"}, data, 1)
-    assert any("trains on the CPU: max_cat_threshold=514" in record.message for record in caplog.records)
+        assert train({**params, "device": "auto"}, data, 1).trees[0].has_set.any()
+    assert any(f"trains on the CPU: {reason}" in record.message for record in caplog.records)
 
 
 @pytest.mark.emulated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 import xgboost as xgb
 from devices.backends import EagerThreads, make_layout
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import quantize, split, split_sets
 from reference import trees as reference
@@ -163,6 +164,32 @@ def test_no_single_level_gains_more_than_the_best_set(case: Case) -> None:
     )
     best, single = search(free, "pairs"), search(free, "pairs", max_onehot=64)
     assert best.gain[0] >= single.gain[0] * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(most_outputs=1), st.sampled_from(["pairs", "words"]))
+def test_two_outputs_that_are_the_same_have_the_set_of_one(case: Case, form: str) -> None:
+    """Which gains twice as much."""
+    one, two = search(case, form), search(dataclasses.replace(case, others=[case.rows]), form)
+    assert two.gain[0] == 2 * one.gain[0]
+    for name in ("feature", "split_bin", "default_left", "right_bins"):
+        np.testing.assert_array_equal(getattr(two, name), getattr(one, name), err_msg=name)
+
+
+@given(st.integers(2, 9), st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_codes_are_ordered_in_the_direction_in_which_they_differ_most(n_outputs: int, n_codes: int, seed: int) -> None:
+    """The twin's projections, which are the kernel's, are on NumPy's first principal component of leaf values, an
+    output's times the root of its hessians, where that one is much longer than the others."""
+    rng = np.random.default_rng(seed)
+    main, h = rng.normal(size=n_outputs), rng.random((n_codes, n_outputs)) + 0.5
+    values = rng.normal(size=(n_codes, 1)) * main + rng.normal(size=(n_codes, n_outputs)) / 50
+    weights, roots = h.sum(axis=1), np.sqrt(h.sum(axis=0))
+    centred = (values - np.average(values, axis=0, weights=weights)) * roots
+    lengths, directions = np.linalg.eigh(centred.T @ (weights[:, None] * centred))
+    assume(lengths[-1] > 20 * lengths[-2])
+    found = split_sets.projections(values.tolist(), weights.tolist(), h.sum(axis=0).tolist())
+    expected = values @ (roots * directions[:, -1])
+    assert abs(np.corrcoef(found, expected)[0, 1]) > 1 - 1e-6
 
 
 @given(st.lists(st.sets(st.integers(0, 99)), min_size=1, max_size=5))
@@ -389,3 +416,49 @@ def test_a_fit_goes_on_with_the_sets_of_its_model() -> None:
         whole, first = train({"device": "cpu"}, data, 4), train({"device": "cpu"}, data, 2)
         longer = train({"device": "cpu"}, data, 2, init_model=first)
     assert trees_of(longer) == trees_of(whole)
+
+
+def test_vectors_travel_with_their_sets(tmp_path: Path) -> None:
+    """Through files, to XGBoost, and from frames of values in another order of columns."""
+    x, y = make_rows(12)
+    with native(x, labels_of(VECTORS, y)) as data:
+        booster, codes = train({"device": "cpu", **VECTORS}, data, 3), codes_of(data, x)
+    assert all(tree.has_vectors and tree.has_set.any() for tree in booster.trees)
+    expected = booster.predict(x)
+    for name in ("model.json", "model.ubj"):
+        booster.save_model(tmp_path / name)
+        again = Booster.load_model(tmp_path / name)
+        assert again == booster
+        np.testing.assert_array_equal(again.predict(x[x.columns[::-1]]), expected)
+        theirs = xgb.Booster(model_file=tmp_path / name)
+        rows = xgb.DMatrix(codes, feature_names=list(booster.schema.names or ()), feature_types=["c", "c", "c", "q"],
+                           enable_categorical=True)  # fmt: skip
+        np.testing.assert_allclose(theirs.predict(rows), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("growth", [
+    {}, {"grow_policy": "lossguide", "max_leaves": 20, "max_depth": 0}, {"grow_policy": "symmetric"},
+])  # fmt: skip
+def test_sets_of_vectors_learn_a_real_column(growth: dict[str, Any], data_dir: Path) -> None:
+    """The forty kinds of soil of covtype, by which seven kinds of trees are told apart better than without."""
+    table = pd.read_parquet(data_dir / "covtype_20k.parquet")
+    places = table.columns.str.startswith("Soil_Type")
+    x, y = table.iloc[:, :10].copy(), table["Cover_Type"].to_numpy(np.float32) - table["Cover_Type"].min()
+    x["soil"] = table.loc[:, places].to_numpy().argmax(axis=1)
+    held_out = np.arange(len(y)) % 4 == 0
+    params = {**VECTORS, "num_class": 7, "max_depth": 6, "device": "cpu", **growth}
+    losses = []
+    for columns in (x.columns[:10], x.columns):
+        kinds: dict[str, Any] = {"categorical_features": ["soil"], "encodings": "native"} if len(columns) > 10 else {}
+        (rows, labels), test = (
+            (x.loc[part, columns].reset_index(drop=True), y[part]) for part in (~held_out, held_out)
+        )  # fmt: skip
+        with (
+            QuantizedDataset.from_dask(rows, labels, **kinds) as data,
+            QuantizedDataset.from_dask(*test, reference=data) as valid,
+        ):
+            result: dict[str, Any] = {}
+            booster = train(params, data, 20, evals=[(valid, "valid")], evals_result=result)
+        losses.append(result["valid"]["mlogloss"][-1])
+    assert any(tree.has_set.any() for tree in booster.trees)
+    assert losses[1] < losses[0] * 0.95
