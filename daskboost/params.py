@@ -130,11 +130,12 @@ class TrainParams:
     max_cat_to_onehot: int = 4
     """Codes of fewer levels than this are split by one level against all others, codes of as many or more by sets."""
     max_cat_threshold: int = 64
-    """Levels that a split by sets may take from either end of their order by leaf values: fewer than this."""
+    """Levels that a split by sets may take from either end of their order by leaf values, or by the projections of leaf
+    values that are vectors (`docs/categories.md`): fewer than this."""
     cat_smooth: float = 0.0
     """What `reg_lambda` is more in the leaf values by which sets order levels, and the least sum of a node's hessians
-    (rows, for squared error) of a level that sets choose; LightGBM's is 10. With 0, as with the next two, sets are
-    those of XGBoost."""
+    (rows, for squared error; of vectors the largest of any output) of a level that sets choose; LightGBM's is 10. With
+    0, as with the next two, sets are those of XGBoost."""
     cat_l2: float = 0.0
     """What `reg_lambda` is more where gains of sets of several levels are compared; LightGBM's is 10."""
     min_data_per_group: float = 0.0

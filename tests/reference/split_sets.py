@@ -57,16 +57,17 @@ def total(values: Iterable[float]) -> float:
 
 
 def projections(leaves: Sequence[Sequence[float]], weights: Sequence[float], hessians: Sequence[float]) -> list[float]:
-    """By what numbers codes are ordered, given their leaf values of each output, their weights, and the hessians of each
-    output: their values themselves, or what is left of vectors in the direction in which they differ most."""
+    """By what numbers codes are ordered, given their leaf values in each output, their weights, and the hessians of
+    outputs: their values, or of vectors the projections on the direction in which they differ most."""
     codes, outputs = range(len(leaves)), range(len(hessians))
 
     def mean(values: Sequence[float]) -> float:
         return total(w * v for w, v in zip(weights, values, strict=True)) / (total(weights) or 1.0)
 
     def spread(k: int) -> float:
-        middle = mean([v[k] for v in leaves])
-        return hessians[k] * total(w * ((v[k] - middle) * (v[k] - middle)) for w, v in zip(weights, leaves, strict=True))
+        values = [own[k] for own in leaves]
+        middle = mean(values)
+        return hessians[k] * total(w * ((v - middle) * (v - middle)) for w, v in zip(weights, values, strict=True))
 
     def projected(direction: Sequence[float]) -> list[float]:
         return [total(d * v for d, v in zip(direction, own, strict=True)) for own in leaves]
@@ -157,21 +158,32 @@ def lefts_of(outputs: Outputs, chosen: split.Split) -> list[tuple[int, int]]:
     return split_vectors.lefts_of(outputs, chosen.feature, chosen.bin, chosen.default_left)
 
 
+def parent_of(rules: split.Rules, outputs: Outputs, plain: bool) -> float:
+    """Loss reduction of a node in all outputs; by the closed form if `plain`."""
+    if len(outputs) > 1:
+        return split_vectors.parent(rules, outputs, plain)
+    (rows,) = outputs
+    g, h = rows.worth(rows.sums)
+    closed = plain and rules.heavy(h)
+    return split.closed_form(rules, g, h) if closed else split.loss_reduction(rules, g, h, rows.bounds)
+
+
+def by_threshold(rules: split.Rules, outputs: Outputs, feature: int) -> split.Split:
+    """The best split of one node by a threshold."""
+    if len(outputs) > 1:
+        return split_vectors.best(rules, outputs, [feature])[0]
+    (rows,) = outputs
+    return split.best(rules, rows, [feature])
+
+
 def best(rules: split.Rules, limits: SetRules, outputs: Outputs, features: Sequence[int]) -> split.Split:
     """The best split of one node, by a set or by a threshold; gain -inf if none gains anything. `left` is that of the
     first output."""
-    if len(outputs) == 1:
-        (rows,) = outputs
-        g, h = rows.worth(rows.sums)
-        heavy = rules.plain and rules.heavy(h)
-        parent = split.closed_form(rules, g, h) if heavy else split.loss_reduction(rules, g, h, rows.bounds)
-    else:
-        parent = split_vectors.parent(rules, outputs, rules.plain)
+    parent = parent_of(rules, outputs, rules.plain)
     found = split.Split(-split.INF, -1, -1, False, (0, 0))
     for feature in features:
         if feature not in limits.codes:
-            one = len(outputs) == 1
-            other = split.best(rules, *outputs, [feature]) if one else split_vectors.best(rules, outputs, [feature])[0]
+            other = by_threshold(rules, outputs, feature)
             found = other if other.gain > found.gain else found
             continue
         given = [*cuts(rules, limits, [outputs], feature)]
@@ -199,11 +211,7 @@ def best_of_level(rules: split.Rules, limits: SetRules, level: Sequence[Outputs]
             gain = 0.0
             for outputs, both in zip(level, of_set, strict=True):
                 if both > -split.INF:
-                    rows = outputs[0]
-                    gain += both - (
-                        split.loss_reduction(rules, *rows.worth(rows.sums), rows.bounds) if one
-                        else split_vectors.parent(rules, outputs, rules.plain)
-                    )  # fmt: skip
+                    gain += both - parent_of(rules, outputs, rules.plain and not one)
             if gain > max(found.gain, 0.0):
                 found = SetSplit(gain, feature, BY_SET, default_left, (0, 0), right)
     return found

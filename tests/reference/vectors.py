@@ -15,6 +15,7 @@ from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
 from daskboost.tree.table import TreeTable
 
+
 def projection(seed: int, iteration: int, n_outputs: int, n_columns: int) -> list[tuple[int, int]]:
     """(column, sign) of each output: dealt out in the order of their hashes."""
     key = gradients.key(seed, Purpose.GRADIENT_SKETCH, iteration)

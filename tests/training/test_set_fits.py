@@ -99,7 +99,8 @@ def test_a_fit_goes_on_with_the_sets_of_its_model(device: str) -> None:
 
 
 @pytest.mark.parametrize(("params", "reason"), [
-    ({"max_cat_threshold": MOST_THRESHOLD + 1, "max_depth": 2}, f"max_cat_threshold=514, of which a GPU takes {MOST_THRESHOLD}"),
+    ({"max_cat_threshold": MOST_THRESHOLD + 1, "max_depth": 2},
+     f"max_cat_threshold=514, of which a GPU takes {MOST_THRESHOLD} at most"),
     (VECTORS, "multi_strategy='multi_output_tree', whose sets CPUs alone have"),
 ])  # fmt: skip
 def test_the_cpu_has_sets_that_gpus_refuse(

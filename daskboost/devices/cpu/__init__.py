@@ -135,8 +135,8 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 def uncounted(*, cache: bool = False, error_model: str = "python") -> Any:
     """Compile a function that makes no arrays: without counting references to those that it takes.
 
-    Where it returns such an array, its callers must not count references either. What chooses between arrays, or returns
-    them, is safe so: numba takes out pairs of counts, and has been seen to free what was still in use.
+    Where it returns such an array, its callers must not count references either. What chooses between arrays in a loop
+    is safe so: numba takes out counts that it finds to be in pairs, and has been seen to free what was still in use.
     """
     options: dict[str, Any] = {"nogil": True, "cache": cache, "error_model": error_model, "_nrt": False}
     return njit(**options)

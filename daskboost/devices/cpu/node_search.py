@@ -191,7 +191,8 @@ def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) ->
             add_codes(pool.words[place, begin:], n, totals, room, sums)
         else:
             add_codes(pool.pairs[place, begin:], n, totals, room, sums)
-    return order_codes(sums, n - 1, state.tree.units, state.rules.regular, room)
+    order: CodeOrder = order_codes(sums, n - 1, state.tree.units, state.rules.regular, room)
+    return order
 
 
 @part

@@ -159,9 +159,8 @@ class BinGains(NamedTuple):
 @njit(inline="always")
 def empty_gains(n_outputs: int, n_bins: int) -> BinGains:
     """Return memory for a feature of so many bins."""
-    return BinGains(
-        np.empty((2 * n_outputs, n_bins)), np.empty((2, n_bins)), np.empty(n_bins), np.empty((OUTPUT_ROWS, 2 * n_outputs))
-    )
+    outputs = np.empty((OUTPUT_ROWS, 2 * n_outputs))
+    return BinGains(np.empty((2 * n_outputs, n_bins)), np.empty((2, n_bins)), np.empty(n_bins), outputs)
 
 
 @njit(inline="always")
@@ -467,10 +466,8 @@ def _gain_of_right(right: Float64, node: VectorTotals, regular: Regular) -> floa
         unit_g, unit_h = node.units[i], node.units[i + 1]
         lg, lh = (node.sums[i] - right[i]) * unit_g, (node.sums[i + 1] - right[i + 1]) * unit_h
         rg, rh = right[i] * unit_g, right[i + 1] * unit_h
-        of_left, of_right = (
-            heavy_gain(lg, lh, node.low, node.high, regular), heavy_gain(rg, rh, node.low, node.high, regular)
-        )  # fmt: skip
-        gain += of_left + of_right
+        of_left = heavy_gain(lg, lh, node.low, node.high, regular)
+        gain += of_left + heavy_gain(rg, rh, node.low, node.high, regular)
         left_h, right_h = max(left_h, lh), max(right_h, rh)
     return gain if min(left_h, right_h) >= regular.least_h else -np.inf
 
@@ -509,8 +506,8 @@ def code_sums(own: Int64, n_bins: int, node: VectorTotals, sums: Float64, missin
 @uncounted()
 def order_codes(sums: Float64, n_codes: int, units: Float64, regular: Regular, room: BinGains) -> CodeOrder:
     """Return the order of codes that sets are cut from: that of the leaf values which codes would have alone, or of the
-    projections of these if they are vectors, those of too few rows before all others; or, where sets have one code, that
-    of codes.
+    projections of these if they are vectors (`project`), those of too few rows before all others; or, where sets have
+    one code, that of codes.
 
     `sums` : of each code, shape (2 * outputs, at least n_codes); leaf values and hessians lie there afterwards.
     """

@@ -44,8 +44,8 @@ def add_to_level(
     own: Int64, n_bins: int, totals: VectorTotals, regular: Regular, feature: int, order: CodeOrder, found: BinGains,
     sums: Float64,
 ) -> bool:  # fmt: skip
-    """Add the gains of a feature's splits in one node of one output to `sums`, for missing values going right and left, float64 of
-    shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin.
+    """Add the gains of a feature's splits in one node of one output to `sums`, for missing values going right and left,
+    float64 of shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin.
 
     `order` : of a feature of codes, which sets are cut from; of others without meaning.
     """
@@ -167,7 +167,8 @@ def order_level(
     sums[:] = 0.0
     for n in range(len(nodes.sums)):
         add_codes(histograms[n], n_bins, totals_of(nodes, units, n), found, sums)
-    return order_codes(sums, n_bins - 1, units, regular, found)
+    order: CodeOrder = order_codes(sums, n_bins - 1, units, regular, found)
+    return order
 
 
 @njit(cache=True, nogil=True)

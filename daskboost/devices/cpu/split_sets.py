@@ -11,8 +11,8 @@ XGBoost's `hist` (`src/tree/hist/evaluate_splits.h`), so that the same histogram
 
 What is written last goes right. The feature's last bin is of values that are no code: in no set, so that they go left.
 
-Leaf values that are vectors have no order. Their codes are ordered by the projections of the vectors on the direction in
-which codes differ most (`project`).
+Leaf values that are vectors have no order: codes are ordered by the projections of theirs on the direction in which
+codes differ most (`project`).
 
 Rules may hold sets to what LightGBM does: codes of few rows stay with those that are not taken, sets are tried only
 where some more rows have been taken, and gains have a larger penalty.
@@ -54,7 +54,7 @@ MISSING, RIGHT, GROUP, DIRECTION = range(OUTPUT_ROWS)
 """Rows of `BinGains.outputs`: sums of g and h of missing values, of what a set sends right, and of the codes that were
 taken since a set was allowed; and what `project` takes."""
 STEPS = 4
-"""Steps of the power iteration in `project`."""
+"""Steps of the power iteration in `project`; two to thirty are as good (`docs/categories.md`)."""
 
 
 class CodeOrder(NamedTuple):
@@ -109,12 +109,12 @@ def project(leaves: Float64, weights: Float64, n_codes: int, direction: Float64,
     direction in which those of codes differ most.
 
     With p[c] = sum_k d[k] v[c, k] and its mean m over codes, by their `weights` w, a step of the power iteration makes
-    d[k] = H[k] sum_c w[c] (p[c] - m) v[c, k], where H[k] is what output k has of hessians. It begins with the output
-    whose own values vary most, H[k] sum_c w[c] (v[c, k] - m[k])**2, so that each step only gains on that output's order,
-    and ends after `STEPS`: sums run in the order of codes, so that nothing depends on who computes them. The limit is
-    the first principal component of the values, an output's times the root of H[k], in which units they are what
-    splits gain; Coppersmith, Hong and Hosking, "Partitioning nominal attributes in decision trees" (1999), order
-    categories so by their shares of classes.
+    d[k] = H[k] sum_c w[c] (p[c] - m) v[c, k], where H[k] is the sum of output k's hessians. It begins with the output
+    whose own values vary most, H[k] sum_c w[c] (v[c, k] - m[k])**2 with their mean m[k], so that steps only improve on
+    that output's order, and ends after `STEPS`. Sums run in the order of codes, so that nothing depends on who computes
+    them. The limit is the first principal component of the values, an output's times the root of H[k]: in these units
+    squares of distances are what splits gain. Coppersmith, Hong and Hosking, "Partitioning nominal attributes in
+    decision trees" (1999), order categories so by their shares of classes.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def project(leaves: Float64, weights: Float64, n_codes: int, direction: Float64,
             most, first = spread, k
     d[first] = 1.0
     _write_projections(leaves, n_codes, d, out)
-    for _ in range(STEPS if n_outputs > 1 and most > 0.0 else 0):
+    for _ in range(STEPS if len(leaves) > 2 and most > 0.0 else 0):
         _turn(leaves, weights, n_codes, hessians, _mean(out, weights, n_codes, total), out, d)
         _write_projections(leaves, n_codes, d, out)
 
