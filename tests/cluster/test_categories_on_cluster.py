@@ -67,6 +67,17 @@ def test_the_same_model_and_predictions(client: Client, adult: pd.DataFrame, kin
     assert all_freed(client)
 
 
+def test_sets_of_vectors_are_the_same(client: Client, adult: pd.DataFrame) -> None:
+    """Trees of all of three classes, which several engines grow by messages and one in compiled calls."""
+    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 4, "device": "cpu", "encodings": "native",
+                                  "multi_strategy": "multi_output_tree"}  # fmt: skip
+    rows = adult.drop(columns="income").assign(age=pd.qcut(adult["age"], 3, labels=False))
+    expected = DaskBoostClassifier(**parameters).fit(rows.drop(columns="age"), rows["age"])
+    assert all(tree.has_vectors and tree.has_set.any() for tree in expected.booster_.trees)
+    shared = PARTITIONS["uneven, with empty ones"](rows)
+    assert DaskBoostClassifier(**parameters).fit(shared, "age").booster_ == expected.booster_
+
+
 @pytest.mark.parametrize("has_time", [False, True])
 def test_a_fit_that_goes_on(client: Client, adult: pd.DataFrame, has_time: bool) -> None:
     """It is the one at once: no row sees its own label in the statistics of the model that it goes on from."""

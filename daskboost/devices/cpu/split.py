@@ -516,6 +516,7 @@ def order_codes(sums: Float64, n_codes: int, units: Float64, regular: Regular, r
         places[code] = code
     if n_codes < rules.max_onehot:
         return CodeOrder(places, n_codes, 0)
+    # Memory of places, until they are sorted, has the largest sum of hessians of any output of each code.
     heaviest, n_light, ordered = places, 0, _with_lambda(regular, rules.smooth)
     for code in range(n_codes):
         heaviest[code] = weights[code] = 0.0
