@@ -130,7 +130,7 @@ def test_the_best_set_of_a_level_is_the_naive_one(rules: str, own: str, runtime:
             found, expected = find_both(runtime, cases, given, symmetric=True)
             assert_same(found, expected)
             usable = range(4) if given is None else np.flatnonzero(given.all(axis=0)).tolist()
-            naive = split_sets.best_of_level(cases[0].rules, limits, [case.rows for case in cases], usable)
+            naive = split_sets.best_of_level(cases[0].rules, limits, [[case.rows] for case in cases], usable)
             assert set(found.gain.tolist()) == {naive.gain}
             if naive.gain > -np.inf:
                 assert set(found.feature.tolist()) == {naive.feature}
