@@ -56,7 +56,10 @@ def rows(draw: st.DrawFn, least: int = 0) -> Rows:
     """Some rows that share few codes, of few or many; thresholds or the mean."""
     n, n_codes = draw(st.integers(least, 40)), draw(st.sampled_from([0, 1, 4, 9, 1000]))
     most = draw(st.integers(1, 3))
-    target = Target(np.arange(most, dtype=np.float32), tuple(draw(st.sets(st.integers(0, most), min_size=1))))
+    target = draw(st.sampled_from([
+        Target(np.arange(most, dtype=np.float32), tuple(draw(st.sets(st.integers(0, most), min_size=1)))),
+        Target(np.arange(most, dtype=np.float32), is_mean=True),
+    ]))  # fmt: skip
     known = st.sampled_from(sorted({-2, -1, *range(min(n_codes, 3)), n_codes - 1}))
     codes = draw(st.lists(known, min_size=n, max_size=n))
     levels = draw(st.lists(st.sampled_from([*range(target.n_levels), NOT_COUNTED]), min_size=n, max_size=n))

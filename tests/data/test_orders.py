@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -125,9 +126,9 @@ def test_values_equal_the_naive_twin_whatever_the_partitions(given_: Rows, borde
     for n in (2, 3):
         kept = set(levels_of(plain[:n], [weight > 0 for weight in weights], given_.most))
         columns.append([level if level in kept else None for level in zip(*plain[:n], strict=True)])
-    shares, priors = list(given_.target.shares), statistics.priors.tolist()
+    worth, priors = statistics.steps.tolist(), statistics.priors.tolist()
     for found, own in zip(given_.values(borders), columns, strict=True):
-        wanted = ordered_statistics(own, levels, weights, shares, priors)
+        wanted = ordered_statistics(own, levels, weights, worth, priors)
         assert found.dtype == np.float32 and found.tobytes() == wanted.tobytes()
 
 
@@ -209,25 +210,30 @@ def test_features_are_the_naive_ones(
     options = CategoryOptions(encodings="target", has_time=True, complexity=complexity)
     x = frame.drop(columns="y")
     found, encoder = features(make_source(x, y, weight=weight, categorical=["town"]), options)
-    levels, shares = encoder.target.levels(y).tolist(), list(encoder.target.shares)
+    levels, statistics = encoder.target.levels(y).tolist(), encoder.target.statistics(encoder.priors)
+    assert encoder.target.is_mean == (labels == "numbers")
     columns = {name: [None if pd.isna(each) else each for each in frame[name]] for name in ("town", "zone", "few")}
     combined = [own for n in range(1, complexity + 1) for own in combinations(columns, n)]
     values = {", ".join(own): list(zip(*(columns[name] for name in own), strict=True)) for own in combined}
     assert encoder.schema.names is not None and len(encoder.combinations) == len(combined) - 3
     for name, own in values.items():
-        wanted = ordered_statistics(own, levels, weight.tolist(), shares, encoder.priors)
+        worth, priors = statistics.steps * statistics.unit, statistics.priors.tolist()
+        wanted = ordered_statistics(own, levels, weight.tolist(), worth.tolist(), priors)
         places = [at for at, each in enumerate(encoder.schema.names) if each.startswith(f"{name} (target")]
-        assert len(places) == len(shares)
-        np.testing.assert_array_equal(found[:, places], wanted)
+        assert len(places) == len(priors)
+        np.testing.assert_allclose(found[:, places], wanted, rtol=3e-7)  # sums of fractions are rounded
 
 
 def test_encoders_are_those_of_folds(frame: pd.DataFrame) -> None:
-    """Rows that are predicted have statistics of all rows, whatever those of training rows are of."""
+    """Rows that are predicted have statistics of all rows, whatever those of training rows are of; of those of folds as
+    if the rows of nine of ten counted."""
     source = make_source(frame, "y", categorical=["town"])
     found, own = features(source, CategoryOptions(has_time=True, complexity=3))
     other, expected = features(source, CategoryOptions(complexity=3))
     assert len(own.combinations) == 4 and not np.array_equal(found, other)
-    (rows,), (wanted,) = (make_source(frame, schema=each.schema).batches() for each in (own, expected))
+    assert (own.share, expected.share) == (1.0, 0.9)
+    whole = replace(expected, share=1.0)
+    (rows,), (wanted,) = (make_source(frame, schema=each.schema).batches() for each in (own, whole))
     np.testing.assert_array_equal(rows.features.on_host().matrix(), wanted.features.on_host().matrix())
 
 

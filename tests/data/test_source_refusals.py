@@ -382,5 +382,5 @@ def test_indices_that_a_sparse_matrix_has_no_room_for(kind: str) -> None:
     """Which compiled loops would take for places in memory."""
     model = train({"device": "cpu"}, QuantizedDataset(sp.csr_matrix(X), Y), 1)
     for call in (lambda: QuantizedDataset(parts_of(kind), Y), lambda: model.predict(parts_of(kind))):
-        with pytest.raises(DataError, match=r"X is a sparse matrix of shape \(6, 2\) (with an index|whose `indptr`)"):
+        with pytest.raises(DataError, match=r"X is a sparse matrix (with an index of|whose `indptr`)"):
             call()

@@ -30,10 +30,14 @@ def table_of(codes: Int32, levels: UInt8, n_codes: int, target: Target) -> Stati
 @given(st.lists(st.integers(-2, N_CODES - 1), max_size=60), st.integers(0, 60), st.data())
 def test_tables_equal_the_naive_twin_in_any_partitioning(codes: list[int], at: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 3))
-    target = Target(np.arange(n, dtype=np.float32), tuple(data.draw(st.sets(st.integers(0, n), min_size=1))))
+    target = data.draw(st.sampled_from([
+        Target(np.arange(n, dtype=np.float32), tuple(data.draw(st.sets(st.integers(0, n), min_size=1)))),
+        Target(np.arange(n, dtype=np.float32), is_mean=True),
+    ]))  # fmt: skip
+    share = data.draw(st.sampled_from([1.0, 0.9]))
     known = st.sampled_from([*range(target.n_levels), NOT_COUNTED])
     levels = data.draw(st.lists(known, min_size=len(codes), max_size=len(codes)))
-    statistics = target.statistics([0.25 * (1 + j) for j in range(target.n_statistics)])
+    statistics = target.statistics([0.25 * (1 + j) for j in range(target.n_statistics)], share)
     own, own_levels = np.array(codes, np.int32), np.array(levels, np.uint8)
     parts = [table_of(own[part], own_levels[part], N_CODES, target) for part in (slice(at), slice(at, None))]
     table = parts[0] + parts[1]
@@ -41,7 +45,7 @@ def test_tables_equal_the_naive_twin_in_any_partitioning(codes: list[int], at: i
     rows = [[row for row, code in enumerate(codes) if code == each >= -1] for each in asked.tolist()]
     sums = [reference.sums_of(each, levels, statistics.steps.tolist()) for each in rows]
     assert table.counts.tolist() == [*sums[2:], sums[1]]
-    assert table.values(asked, statistics).tolist() == [reference.values_of(each, statistics) for each in sums]
+    assert table.values(asked, statistics).tolist() == [reference.values_of(each, statistics, share) for each in sums]
     stored = StatisticTable.from_json(json.loads(json.dumps(table.to_json())))
     assert stored.counts.tobytes() == table.counts.tobytes()
 
@@ -64,14 +68,21 @@ def test_a_threshold_lies_halfway_between_its_neighbours() -> None:
     assert Target.of(count_labels(np.array([0, 1, 1, 4], np.float32))).thresholds.tolist() == [0.5, 2.5]
 
 
-def test_many_labels_are_divided_at_their_median(rng: np.random.Generator) -> None:
-    labels = rng.normal(size=3000).astype(np.float32)
-    weight = np.ones(4000, np.float32)
-    weight[3000:] = 0
+def test_many_labels_become_ranks(rng: np.random.Generator) -> None:
+    """Levels of as many rows each, whose mean is the statistic; labels that are far away count no more than others."""
+    labels = rng.standard_cauchy(size=3200).astype(np.float32)
+    weight = np.ones(4200, np.float32)
+    weight[3200:] = 0
     everything = np.concatenate([labels, np.full(1000, 99, np.float32)])
     target = Target.of(count_labels(everything, weight))
-    assert np.bincount(target.levels(labels)).tolist() == [1500, 1500] and target.shares == (1,)
-    assert (target.levels(everything, weight)[3000:] == NOT_COUNTED).all()
+    assert np.bincount(target.levels(labels)).tolist() == [200] * 16
+    assert target.is_mean and target.n_statistics == 1 and target.labels == ["target"]
+    assert (target.levels(everything, weight)[3200:] == NOT_COUNTED).all()
+    codes, levels = np.zeros(3200, np.int32), target.levels(labels)
+    table, statistics = table_of(codes, levels, 1, target), target.statistics([7.5])
+    assert table.values(codes[:1], statistics).item() == 0.5 and statistics.priors.item() == 0.5
+    stored = Target.from_json(json.loads(json.dumps(target.to_json())))
+    assert stored.is_mean and stored.thresholds.tobytes() == target.thresholds.tobytes()
 
 
 def test_of_many_classes_the_most_frequent_have_statistics(rng: np.random.Generator) -> None:
@@ -91,7 +102,9 @@ def test_priors_of_another_number_are_refused() -> None:
 
 DAMAGES: dict[str, dict[str, Any]] = {
     "not increasing": {"thresholds": [1, 1], "shares": [1]}, "no such level": {"thresholds": [1], "shares": [2]},
-    "twice": {"thresholds": [1], "shares": [1, 1]}, "nested": {"thresholds": [[1]], "shares": [1]},
+    "twice": {"thresholds": [1], "shares": [1, 1]},
+    "shares of a mean": {"thresholds": [1], "shares": [0], "is_mean": True},
+    "nested": {"thresholds": [[1]], "shares": [1]},
 }  # fmt: skip
 
 

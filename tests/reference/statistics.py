@@ -12,12 +12,12 @@ Sums = list[int]
 """A count, and the sums of m statistics."""
 
 
-def values_of(sums: Sums, statistics: Statistics) -> list[float]:
-    """The statistics of a category."""
+def values_of(sums: Sums, statistics: Statistics, share: float = 1.0) -> list[float]:
+    """The statistics of a category, as if only a share of its rows counted."""
     count, *rest = sums
     priors = statistics.priors.tolist()
     return [
-        float(np.float32((each + prior) / (count + 1)))
+        float(np.float32((each * statistics.unit * share + prior) / (count * share + 1)))
         for each, prior in zip(rest, priors, strict=True)
     ]
 

@@ -382,3 +382,25 @@ def test_damaged_encoders_are_refused(model: DaskBoostClassifier, small: Any, tm
     (tmp_path / "data" / "manifest.blake2b").write_bytes(digest.encode() + b"\n")
     with pytest.raises(DatasetFormatError, match="manifest"):
         QuantizedDataset.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_levels_that_tell_the_label_tell_it_of_new_rows(kind: str, rng: np.random.Generator) -> None:
+    """A level's statistics are alike in training and later, also where all rows of it have nearly the same label."""
+    n, n_levels = 12_000, 40
+    level = rng.integers(0, n_levels, n)
+    x = pd.DataFrame({"product": pd.Categorical(level.astype(str)), "number": rng.integers(1, 10, n)})
+    trained = np.arange(n) % 3 > 0
+    if kind == "numbers":
+        y = rng.uniform(10, 100, n_levels)[level] + 2 * x["number"].to_numpy() + rng.normal(size=n)
+        params: dict[str, Any] = {"objective": "reg:squarederror"}
+    else:
+        y = np.where(rng.random(n) < 0.05, rng.integers(0, 12, n), level % 12).astype(float)
+        params = {"objective": "multi:softprob", "num_class": 12}
+    with QuantizedDataset(x[trained], y[trained].astype(np.float32), encodings="target") as data:
+        model = train({**params, "device": "cpu", "learning_rate": 0.2}, data, 60 if kind == "numbers" else 10)
+    found, wanted = model.predict(x[~trained]), y[~trained]
+    if kind == "numbers":
+        assert np.sqrt(np.mean((found - wanted) ** 2)) < 1.3
+    else:
+        assert np.mean(found.argmax(axis=1) == wanted) > 0.93

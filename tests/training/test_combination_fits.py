@@ -153,12 +153,13 @@ def test_files_have_the_least_version_that_reads_them(
     assert Booster.from_bytes(alone.to_bytes("json")) == alone
     document, own = versions(model.booster_)
     encoder = own["encoder"]
-    assert own["version"] == 3 and encoder.get("version") == {2: None, 3: 4}[complexity]
+    assert own["version"] == 3 and encoder["version"] == 5
     n_singles = 2 * complexity + 1
     for changed, match in (
         ({"version": 5}, "version 5, newer than 4"),
         ({"encoder": encoder | {"pairs": []}}, f"makes {n_singles} features, not the {model.booster_.n_features}"),
-        ({"encoder": encoder | {"version": 5}}, "encoder has version 5, this daskboost reads up to 4"),
+        ({"encoder": encoder | {"version": 6}}, "encoder has version 6, this daskboost reads up to 5"),
+        ({"encoder": encoder | {"share": 0.0}}, "the share of rows that count is none"),
     ):
         document["learner"]["attributes"]["daskboost"] = json.dumps({**own, **changed})
         with pytest.raises(ModelFormatError, match=match):

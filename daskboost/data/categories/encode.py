@@ -367,8 +367,9 @@ class EncoderOf:
         ])  # fmt: skip
         of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
         priors, combined = ((), ()) if summary is None else (summary.columns.priors, summary.combinations)
-        in_time = summary is not None and self.has_time
-        return Encoder(self.columns, self.target, priors, of_columns, combined, in_time, self.crosses)
+        in_time, in_folds = (summary is not None and each for each in (self.has_time, not self.has_time))
+        share = 1 - 1 / N_FOLDS if in_folds else 1.0
+        return Encoder(self.columns, self.target, priors, of_columns, combined, in_time, self.crosses, share)
 
 
 def encoded(source: Source, options: CategoryOptions, runner: Runner) -> Source:

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
-CROSSES_VERSION = 3
-VERSION = LONGER_VERSION = 4
+CROSSES_VERSION, LONGER_VERSION = 3, 4
+VERSION = SHARE_VERSION = 5
 """The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses, 4 has
-combinations of three columns and more."""
+combinations of three columns and more, 5 has statistics of a share of the rows, and mean ranks."""
 CODED = "coded"
 """Name of a partition's columns as `read_column` gives them, among what is given with it, where they were kept."""
 TILE_ROWS = 2**14
@@ -65,7 +65,7 @@ class Encoder:
     target : Target
         What labels statistics are about.
     priors : tuple of float
-        What each statistic is of a level of which nothing is known.
+        What rows add to the sum of each statistic on average.
     encoders : tuple
         The encoder of each column; None of those that are features as they are.
     combinations : tuple of CombinationEncoder
@@ -74,6 +74,9 @@ class Encoder:
         Whether statistics of the rows that it was made for are of the rows before each.
     crosses : tuple of Cross
         Features that are made of two numerical columns.
+    share : float, default 1
+        The part of the rows that it was made for that count in the statistics of each of them, 0.9 where these are of
+        nine folds of ten; statistics of other rows are as if the same part did (`devices/cpu/statistics.py`).
     """
 
     columns: FeatureSchema
@@ -83,6 +86,7 @@ class Encoder:
     combinations: tuple[CombinationEncoder, ...] = ()
     has_time: bool = False
     crosses: tuple[Cross, ...] = ()
+    share: float = 1.0
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -209,7 +213,7 @@ class Encoder:
 
     def _statistics(self, codes: Codes, block: object, spec: ReadSpec, given: Mapping[str, Any]) -> ByTile:
         """Return how the rows of a block, which have these codes, get statistics; parameters as of `derive`."""
-        statistics = self.target.statistics(self.priors)
+        statistics = self.target.statistics(self.priors, self.share)
         counts: TrainingCounts | None = given.get(FOLD_COUNTS)
         if counts is None:
             return lambda tile: OfAllRows(statistics)
@@ -284,6 +288,10 @@ class Encoder:
             version, more["crosses"] = CROSSES_VERSION, [own.to_json() for own in self.crosses]
         if any(len(columns) > 2 for columns in self.by_columns):
             version = LONGER_VERSION
+        if self.share != 1.0:
+            more["share"] = self.share
+        if self.share != 1.0 or self.target.is_mean:
+            version = SHARE_VERSION
         return ({} if version == 1 else {"version": version}) | {
             "names": self.columns.names, "kinds": self.columns.kinds, "target": self.target.to_json(),
             "priors": self.priors, "columns": list(self.encoders), **more,
@@ -291,7 +299,7 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `from_json` makes the same encoder; "pairs", which combinations of any columns
-        are called there, "has_time" and "crosses" only where there are some."""
+        are called there, "has_time", "crosses" and "share" only where there are some."""
         each = {name: self.parts[name] for name in ("columns", "pairs") if name in self.parts}
         made = {name: [None if own is None else own.to_json() for own in parts] for name, parts in each.items()}
         return self.parts | made
@@ -327,8 +335,10 @@ class Encoder:
             raise ValueError("a table is not of as many levels as its column")
         numerical = [own is None for own in encoders]
         crosses = tuple(Cross.from_json(own, numerical) for own in values.get("crosses", ()))
-        has_time = bool(values.get("has_time", False))
-        return cls(columns, target, priors, tuple(encoders), tuple(combinations), has_time, crosses)
+        has_time, share = bool(values.get("has_time", False)), float(values.get("share", 1.0))
+        if not 0 < share <= 1:
+            raise ValueError("the share of rows that count is none")
+        return cls(columns, target, priors, tuple(encoders), tuple(combinations), has_time, crosses, share)
 
 
 def _add_unique(names: dict[str, None], wanted: Iterable[str]) -> None:

@@ -63,11 +63,13 @@ class FoldTable:
     cells : int64 array, shape (counts,), or None for all
         Which counts there are, increasing; `code * n_folds + fold`, with `n_codes` for missing values.
     counts : int32 array, shape (counts, 1 + m)
-        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * n_folds, 1 + m). Of more rows
-        than int32 holds they are int64.
+        Rows and the sums of their m statistics; without `cells` shape ((n_codes + 1) * n_folds, 1 + m). Where sums
+        could be more than int32 holds they are int64.
     n_rows : int
         Rows that were read, some of which may not count.
     n_folds : int
+    most_step : int
+        What a row adds to a sum at most.
     """
 
     n_codes: int
@@ -75,6 +77,7 @@ class FoldTable:
     counts: Integers
     n_rows: int
     n_folds: int = N_FOLDS
+    most_step: int = 1
 
     @classmethod
     def of(cls, codes: Integers, n_codes: int, folds: UInt8, levels: UInt8, steps: UInt8, n_folds: int = N_FOLDS
@@ -83,37 +86,38 @@ class FoldTable:
         from daskboost.devices.cpu.sorted_counts import count_rows, pack_rows
         from daskboost.devices.cpu.statistics import count_folds
 
-        width = 1 + steps.shape[1]
+        width, most_step = 1 + steps.shape[1], int(steps.max(initial=1))
+        dtype = _count_type(most_step * len(codes))
         if _is_full(len(codes), n_codes, n_folds):
-            table = np.zeros((n_codes + 1, n_folds, width), np.int32)
+            table = np.zeros((n_codes + 1, n_folds, width), dtype)
             count_folds(codes.astype(np.int32, copy=False), folds, levels, steps, table)
-            return cls(n_codes, None, table.reshape(-1, width), len(codes), n_folds)
+            return cls(n_codes, None, table.reshape(-1, width), len(codes), n_folds, most_step)
         rows = np.empty(len(codes), np.int64)
         rows = rows[: pack_rows(codes, folds, levels, n_codes, n_folds, rows)]
         rows.sort()
-        cells, counts = np.empty(len(rows), np.int64), np.zeros((len(rows), width), np.int32)
+        cells, counts = np.empty(len(rows), np.int64), np.zeros((len(rows), width), dtype)
         n = count_rows(rows, steps, cells, counts)
-        return cls(n_codes, cells[:n].copy(), counts[:n].copy(), len(codes), n_folds)
+        return cls(n_codes, cells[:n].copy(), counts[:n].copy(), len(codes), n_folds, most_step)
 
     def __add__(self, other: FoldTable) -> FoldTable:
         from daskboost.devices.cpu.sorted_counts import count_union, merge_counts
 
         n_codes, n_folds, n_rows = self.n_codes, self.n_folds, self.n_rows + other.n_rows
         if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), n_codes, n_folds):
-            counts = self._filled(_count_type(n_rows))
+            counts = self._filled(_count_type(self.most_step * n_rows))
             other._add_to(counts)
-            return FoldTable(n_codes, None, counts, n_rows, n_folds)
+            return FoldTable(n_codes, None, counts, n_rows, n_folds, self.most_step)
         cells = np.empty(count_union(self.cells, other.cells), np.int64)
-        counts = np.zeros((len(cells), self.counts.shape[1]), _count_type(n_rows))
+        counts = np.zeros((len(cells), self.counts.shape[1]), _count_type(self.most_step * n_rows))
         merge_counts(self.cells, self.counts, other.cells, other.counts, cells, counts)
-        return FoldTable(n_codes, cells, counts, n_rows, n_folds)
+        return FoldTable(n_codes, cells, counts, n_rows, n_folds, self.most_step)
 
     def __iadd__(self, other: FoldTable) -> FoldTable:
         n_rows = self.n_rows + other.n_rows
-        if self.cells is not None or self.counts.dtype != _count_type(n_rows):
+        if self.cells is not None or self.counts.dtype != _count_type(self.most_step * n_rows):
             return self + other
         other._add_to(self.counts)
-        return FoldTable(self.n_codes, None, self.counts, n_rows, self.n_folds)
+        return FoldTable(self.n_codes, None, self.counts, n_rows, self.n_folds, self.most_step)
 
     def _add_to(self, counts: Integers) -> None:
         """Add the counts to those of a table of all."""
@@ -125,14 +129,14 @@ class FoldTable:
         counts[slice(None) if self.cells is None else self.cells] = self.counts
         return counts
 
-    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Integers, int, int]]:
+    def __reduce__(self) -> tuple[Callable[..., FoldTable], tuple[int, Int64 | None, Integers, int, int, int]]:
         """Leave out what follows from the counts, which would be sent along with them."""
-        return _received, (self.n_codes, self.cells, self.counts, self.n_rows, self.n_folds)
+        return _received, (self.n_codes, self.cells, self.counts, self.n_rows, self.n_folds, self.most_step)
 
     @cached_property
     def by_fold(self) -> Integers:
         """The counts of each fold; shape (n_codes + 1, n_folds, 1 + m)."""
-        counts = self.counts if self.cells is None else self._filled(_count_type(self.n_rows))
+        counts = self.counts if self.cells is None else self._filled(_count_type(self.most_step * self.n_rows))
         return counts.reshape(self.n_codes + 1, self.n_folds, -1)
 
     @cached_property
@@ -141,14 +145,15 @@ class FoldTable:
         return StatisticTable(self.by_fold.sum(axis=1, dtype=np.int64))
 
 
-def _received(n_codes: int, cells: Int64 | None, counts: Integers, n_rows: int, n_folds: int) -> FoldTable:
+def _received(n_codes: int, cells: Int64 | None, counts: Integers, n_rows: int, n_folds: int, most_step: int
+              ) -> FoldTable:  # fmt: skip
     cells = None if cells is None else for_kernels(cells)
-    return FoldTable(n_codes, cells, for_kernels(counts), n_rows, n_folds)
+    return FoldTable(n_codes, cells, for_kernels(counts), n_rows, n_folds, most_step)
 
 
-def _count_type(n_rows: int) -> type[np.int32 | np.int64]:
-    """Return the type that counts of so many rows fit: half the memory, but of billions."""
-    return np.int32 if n_rows <= np.iinfo(np.int32).max else np.int64
+def _count_type(most: int) -> type[np.int32 | np.int64]:
+    """Return the type that sums up to this one fit: half the memory, but of billions."""
+    return np.int32 if most <= np.iinfo(np.int32).max else np.int64
 
 
 def most_counts(n_rows: int, n_codes: int) -> int:
@@ -170,7 +175,7 @@ class CountSummary:
 
     @property
     def priors(self) -> tuple[float, ...]:
-        """Return the statistics of all rows together: what a category of which nothing is known has."""
+        """Return what rows add to each sum on average."""
         return tuple((self.rows[1:] / max(int(self.rows[0]), 1)).tolist())
 
 

@@ -15,7 +15,7 @@ codes where these are few beside its rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ def before_each(before: FoldTable, parts: Sequence[FoldTable]) -> list[FoldTable
     found, counts = [], before.counts.copy()
     for part in parts:
         own = _places(before, part.cells)
-        found.append(FoldTable(part.n_codes, part.cells, counts[own].copy(), before.n_rows, part.n_folds))
+        found.append(replace(part, counts=counts[own].copy(), n_rows=before.n_rows))
         counts[own] += part.counts
     return found
 
@@ -75,10 +75,7 @@ class EarlierCounts:
     @classmethod
     def of_first(cls, total: CategoryCounts) -> EarlierCounts:
         """Return what came before the first of all rows, which is nothing, of the categories that all rows have."""
-        tables = (
-            FoldTable(own.n_codes, own.cells, np.zeros_like(own.counts), own.n_rows, own.n_folds)
-            for own in _tables(total)
-        )
+        tables = (replace(own, counts=np.zeros_like(own.counts)) for own in _tables(total))
         return cls(tuple(tables), tuple(own.combination for own in total.combinations))
 
     def before_each(self, parts: Sequence[CategoryCounts]) -> list[EarlierCounts]:

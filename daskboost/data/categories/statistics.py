@@ -29,6 +29,8 @@ MOST_TARGET_LEVELS = 255
 """The most levels of a target: they are uint8, and one value is left for rows that are not counted."""
 MOST_STATISTICS = 16
 """The most numbers that a category becomes: labels that each have a statistic, or classes, the most frequent ones."""
+RANKS = 16
+"""Levels of a target whose labels are many numbers: equal parts of the rows, by their labels."""
 LABEL_CELLS = 1 << 16
 """Cells in which labels are counted: 1 MB, and each distinct label has its own where there are no more."""
 
@@ -48,7 +50,7 @@ def count_labels(labels: Float32, weight: Float32 | None = None) -> KeyTable:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """How labels become levels, and of which levels the shares are a category's statistics.
+    """How labels become levels, and what of them are a category's statistics: the shares of some, or their mean.
 
     Parameters
     ----------
@@ -56,15 +58,19 @@ class Target:
         Strictly increasing. The level of a label is the number of thresholds that are no greater.
     shares : tuple of int
         A statistic for each: the part of a category's rows whose labels are of that level.
+    is_mean : bool, default False
+        Whether there is one statistic instead, the mean level of a category's rows, from 0 to 1: of labels that are
+        many numbers a mean rank, to which no label adds more than others, however large it is.
     """
 
     thresholds: Float32
     shares: tuple[int, ...] = (1,)
+    is_mean: bool = False
 
     @classmethod
     def of(cls, labels: KeyTable, are_classes: bool = False) -> Target:
-        """Choose levels: two of two different labels; one of each label, up to `MOST_STATISTICS` labels; and else those
-        below and above the median, or of classes.
+        """Choose levels: two of two different labels; one of each label, up to `MOST_STATISTICS` labels; and else
+        `RANKS` of numbers, whose mean is the statistic, or those of classes.
 
         Parameters
         ----------
@@ -78,10 +84,12 @@ class Target:
 
         cells = CellCounts(labels.offsets, labels.lower, labels.upper, labels.counts[:, 0], np.zeros(1, np.bool_))
         n_labels = len(cells.lower)
-        n_levels = n_labels if n_labels <= MOST_STATISTICS else MOST_TARGET_LEVELS if are_classes else 2
+        n_levels = n_labels if n_labels <= MOST_STATISTICS else MOST_TARGET_LEVELS if are_classes else RANKS
         found = cls(make_cuts(cells, max(n_levels, 2)).values)
         if found.n_levels <= 2:
             return found if found.n_levels == 2 else replace(found, shares=())
+        if n_labels > MOST_STATISTICS and not are_classes:
+            return replace(found, is_mean=True)
         counts = np.bincount(found.levels(values_of(cells.lower)), cells.counts, found.n_levels)
         frequent = np.argsort(-counts, kind="stable")[:MOST_STATISTICS]
         return replace(found, shares=tuple(np.sort(frequent).tolist()))
@@ -104,18 +112,21 @@ class Target:
             levels[weight == 0] = NOT_COUNTED
         return levels
 
-    def statistics(self, priors: Sequence[float]) -> Statistics:
+    def statistics(self, priors: Sequence[float], share: float = 1.0) -> Statistics:
         """Return what kernels take: what levels add to each sum, and how values come of it; priors, one for each
-        statistic, are what a category of no rows has."""
+        statistic, are what rows add to its sum on average. `share` : see `Statistics`."""
         from daskboost.devices.cpu.statistics import Statistics
 
         if len(priors) != self.n_statistics:
             raise DataError(f"priors: {len(priors)} were given for {self.n_statistics} statistics")
-        return Statistics(self.steps, np.array(priors, np.float64))
+        unit = 1.0 / int(self.steps.max(initial=1))
+        return Statistics(self.steps, np.array(priors, np.float64) * unit, unit, share)
 
     @property
     def steps(self) -> UInt8:
         """Return what a row of each level adds to the sums; uint8, shape (levels, statistics)."""
+        if self.is_mean:
+            return np.arange(self.n_levels, dtype=np.uint8)[:, None]
         steps: UInt8 = (np.arange(self.n_levels)[:, None] == np.array(self.shares, np.int64)).astype(np.uint8)
         return steps
 
@@ -126,7 +137,8 @@ class Target:
 
     def to_json(self) -> dict[str, Any]:
         """Return the target as JSON values; thresholds are float32 values exactly."""
-        return {"thresholds": self.thresholds.tolist(), "shares": list(self.shares)}
+        kind = {"is_mean": True} if self.is_mean else {}
+        return {"thresholds": self.thresholds.tolist(), "shares": list(self.shares), **kind}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Target:
@@ -137,7 +149,10 @@ class Target:
             raise ValueError("the thresholds of the target do not increase")
         if any(not 0 <= level <= len(thresholds) for level in shares) or len(set(shares)) < len(shares):
             raise ValueError("the target has statistics of levels that there are not")
-        return cls(thresholds, shares)
+        is_mean = bool(found.get("is_mean", False))
+        if is_mean and shares != (1,):
+            raise ValueError("the target has shares of levels beside their mean")
+        return cls(thresholds, shares, is_mean)
 
 
 def most_frequent(n_rows: Array, most: int) -> Int64:

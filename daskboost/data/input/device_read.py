@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.kinds import canonical_csr
+from daskboost.data.input.kinds import canonical_csr, check_parts
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert, summarize_labels
@@ -139,6 +139,7 @@ def sparse_rows(x: spmatrix, columns: Columns, missing: float) -> tuple[DeviceSp
         x, runtime = csr_matrix(x, columns)
     with on_device(runtime):
         indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+        check_parts(x.shape, indptr, indices, len(values))
         return sparse_arrays(runtime, indptr, indices, values, int(x.shape[1]), missing)
 
 

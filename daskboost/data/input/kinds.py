@@ -128,33 +128,37 @@ def sliceable(x: Any) -> Any:
 
 
 def as_csr(x: spmatrix) -> spmatrix:
-    """Return a sparse matrix of SciPy or CuPy as CSR; DataError where its indices are not those of its shape, which
-    neither checks, and which compiled loops would take for places in memory."""
-    if x.format in ("csr", "csc"):
-        n_major, n_minor = x.shape if x.format == "csr" else x.shape[::-1]
-        ends = x.indptr
-        is_right = len(ends) == n_major + 1 and int(ends[0]) == 0 and bool((ends[1:] >= ends[:-1]).all())
-        if not is_right or int(ends[-1]) > min(len(x.indices), len(x.data)):
-            raise DataError(
-                f"X is a sparse matrix of shape {x.shape} whose `indptr` is none of its {len(x.data)} values; make it "
-                "anew, with scipy.sparse.csr_matrix((values, (rows, columns)), shape=shape)"
-            )
-        _check_indices(x, x.indices[: int(ends[-1])], n_minor)
-    elif x.format == "coo":
-        for indices, n in zip((x.row, x.col), x.shape, strict=True):
-            _check_indices(x, indices, n)
+    """Return a sparse matrix of SciPy or CuPy as CSR; DataError where a matrix of SciPy has indices that its shape has
+    no room for, which SciPy does not look at, and which compiled loops would take for places in memory."""
+    if device_kind(x) is None:
+        if x.format in ("csr", "csc"):
+            check_parts(x.shape if x.format == "csr" else x.shape[::-1], x.indptr, x.indices, len(x.data))
+        elif x.format == "coo":
+            for indices, n in zip((x.row, x.col), x.shape, strict=True):
+                _check_indices(indices, n)
     return x.tocsr()
 
 
-def _check_indices(x: spmatrix, indices: Array, n: int) -> None:
+def check_parts(shape: tuple[int, int], ends: Array, indices: Array, n_values: int) -> None:
+    """Refuse parts of a CSR matrix that are none of its shape, in the host's memory or a GPU's; DataError."""
+    is_right = len(ends) == shape[0] + 1 and int(ends[0]) == 0 and bool((ends[1:] >= ends[:-1]).all())
+    if not is_right or int(ends[-1]) > min(len(indices), n_values):
+        raise DataError(
+            f"X is a sparse matrix whose `indptr`, of {len(ends)} numbers, does not divide its {n_values} values; make "
+            "it anew, with scipy.sparse.csr_matrix((values, (rows, columns)), shape=shape)"
+        )
+    _check_indices(indices[: int(ends[-1])], shape[1])
+
+
+def _check_indices(indices: Array, n: int) -> None:
     """Refuse indices of a sparse matrix that are not below `n`, or are negative."""
     if not len(indices):
         return
     least, most = int(indices.min()), int(indices.max())
     if least < 0 or most >= n:
         raise DataError(
-            f"X is a sparse matrix of shape {x.shape} with an index of {least if least < 0 else most} where {n} are "
-            "possible; make it with a shape that has room for all indices"
+            f"X is a sparse matrix with an index of {least if least < 0 else most} where its shape has room for {n}; "
+            "make it with a shape that has room for all indices"
         )
 
 

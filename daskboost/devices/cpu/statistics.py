@@ -22,12 +22,17 @@ _AHEAD = 32
 
 
 class Statistics(NamedTuple):
-    """What is computed of each row's category: `(sum + prior) / (count + 1)` for each of m sums."""
+    """What is computed of each row's category: `(unit * sum + prior) / (count + 1)` for each of m sums."""
 
     steps: UInt8
     """What a row of each level of the target adds to the sums, shape (levels, m)."""
     priors: Float64
     """Shape (m,)."""
+    unit: float = 1.0
+    """What sums are multiplied by."""
+    share: float = 1.0
+    """The part of all rows that count for each row that is trained on. Rows that are predicted, for which all count,
+    have values as if the same part did, so that the count, of which values tell, is alike for both."""
 
 
 @njit(inline="always")
@@ -53,9 +58,9 @@ def _ask(flat_table: Integers, place: np.int64, width: int) -> None:
 
 
 @njit(inline="always")
-def _value(own: Integers, j: int, statistics: Statistics) -> np.float32:
-    """Return a statistic by the count and the sums of a code."""
-    return np.float32((own[1 + j] + statistics.priors[j]) / (own[0] + 1.0))
+def _value(own: Integers, j: int, statistics: Statistics, share: float) -> np.float32:
+    """Return a statistic by a share of the count and the sums of a code."""
+    return np.float32((own[1 + j] * statistics.unit * share + statistics.priors[j]) / (own[0] * share + 1.0))
 
 
 @njit(cache=True, nogil=True)
@@ -87,7 +92,8 @@ def count_folds(codes: Int32, folds: UInt8, levels: UInt8, steps: UInt8, table: 
 
 @njit(cache=True, nogil=True)
 def table_values(codes: Int32, table: Int64, statistics: Statistics, values: Float32) -> None:
-    """Set the statistics of rows, float32 of shape (rows, m), by all that their codes have counted.
+    """Set the statistics of rows, float32 of shape (rows, m), by the share that is asked of all that their codes have
+    counted.
 
     `table` : int64, shape (codes + 1, 1 + m), the counts of `count_folds` in all folds together. Codes below -1 have
     counted nothing.
@@ -99,7 +105,7 @@ def table_values(codes: Int32, table: Int64, statistics: Statistics, values: Flo
             _ask(flat_table, _place(codes[i + _AHEAD], n_codes), width)
         own = table[_place(codes[i], n_codes)] if codes[i] >= -1 else nothing
         for j in range(values.shape[1]):
-            values[i, j] = _value(own, j, statistics)
+            values[i, j] = _value(own, j, statistics, statistics.share)
 
 
 @njit(cache=True, nogil=True)
@@ -126,7 +132,7 @@ def fold_values(
         for j in range(width):
             others[j] = totals[place, j] - table[place, folds[i], j] if is_counted else 0
         for j in range(values.shape[1]):
-            values[i, j] = _value(others, j, statistics)
+            values[i, j] = _value(others, j, statistics, 1.0)
 
 
 @njit(cache=True, nogil=True)
@@ -159,7 +165,7 @@ def sparse_fold_values(
                 for j in range(width):
                     others[j] -= counts[cell, j]
         for j in range(values.shape[1]):
-            values[i, j] = _value(others, j, statistics)
+            values[i, j] = _value(others, j, statistics, 1.0)
 
 
 @njit(cache=True, nogil=True)
@@ -182,6 +188,6 @@ def earlier_values(places: Int64, levels: UInt8, counts: Integers, statistics: S
             _ask(flat_counts, max(places[i + _AHEAD], np.int64(0)), width)
         own = counts[places[i]] if places[i] >= 0 else nothing
         for j in range(values.shape[1]):
-            values[i, j] = _value(own, j, statistics)
+            values[i, j] = _value(own, j, statistics, 1.0)
         if places[i] >= 0:
             _add(own, levels[i], statistics.steps)
