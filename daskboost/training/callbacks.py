@@ -35,7 +35,7 @@ class RoundInfo:
     evals_result: EvalsResult
     """Data set -> metric -> values so far."""
     snapshot: Callable[[], Booster]
-    """The model so far."""
+    """Returns the model so far: that of this round while `after_round` runs, of later ones when it is kept."""
 
 
 class Callback:

@@ -387,3 +387,20 @@ def test_columns_are_read_once_where_there_is_room(
     np.testing.assert_array_equal(found, expected)
     assert other.to_json() == encoder.to_json()
     assert sorted(reads) == sorted(["town", "zone"] * 2 * (1 if has_room else 3)), "each column of two partitions"
+
+
+@pytest.mark.parametrize("word", ["target", "onehot", "native"])
+def test_a_number_that_stands_for_missing_is_no_level(word: str, rng: np.random.Generator) -> None:
+    codes = rng.integers(0, 5, 200)
+    frame = pd.DataFrame({"k": codes, "n": codes % 3, "y": rng.integers(0, 2, 200).astype(np.float32)})
+    lacking = frame.assign(k=frame["k"].where(codes != 3, -9), n=frame["n"].where(codes != 3, -9))
+    absent = frame.astype({"k": float, "n": float})
+    absent.loc[codes == 3, ["k", "n"]] = np.nan
+    options = CategoryOptions(encodings=word)
+    found, encoder = features(make_source(lacking, "y", categorical=["k"], missing=-9), options)
+    expected, other = features(make_source(absent, "y", categorical=["k"]), options)
+    np.testing.assert_array_equal(found, expected)
+    assert encoder.to_json() | {"kinds": ""} == other.to_json() | {"kinds": ""}  # integers, and floats that have NaN
+    rows = (own[["k", "n"]] for own in (lacking, absent))
+    (first,), (second,) = (make_source(own, schema=encoder.schema, missing=-9).batches() for own in rows)
+    np.testing.assert_array_equal(first.features.on_host().matrix(), second.features.on_host().matrix())

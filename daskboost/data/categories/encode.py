@@ -265,7 +265,7 @@ class LevelReader:
 
     def _levels(self, column: Column, choice: CellChoice | None) -> tuple[CodedColumn, BoundedLevels]:
         name, values = column
-        coded = read_column(values(), name)
+        coded = read_column(values(), name).lacking(self.spec.missing)
         return coded, BoundedLevels.of(LevelCounts.of_coded(coded, name, choice), self.room)
 
 

@@ -8,6 +8,7 @@ where some are missing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,6 +65,17 @@ class CodedColumn:
         """Return the rows of each value, behind them those without one; shape (values + 1,)."""
         found = np.bincount(self.codes + 1, minlength=len(self.values) + 1)
         return np.roll(found, -1)
+
+    def lacking(self, missing: float) -> CodedColumn:
+        """Return the same column where rows of this value, if it is a number, have none."""
+        if math.isnan(missing) or self.values.kind != INTEGER:
+            return self
+        integers = self.values.data.view("<i8")
+        is_value = integers != missing
+        if is_value.all():
+            return self
+        places = np.append(np.where(is_value, np.cumsum(is_value) - 1, MISSING), MISSING)
+        return CodedColumn(LevelValues.of_integers(integers[is_value], INTEGER), self.mapped(places))
 
     def mapped(self, codes: Array) -> Array:
         """Return for each row what stands for its value in `codes`, of which the last is for rows without one."""
