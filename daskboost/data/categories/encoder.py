@@ -21,7 +21,7 @@ from daskboost.data.categories.combinations import CombinationEncoder, by_column
 from daskboost.data.categories.crosses import Cross
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS
 from daskboost.data.categories.levels import Levels
-from daskboost.data.categories.read_column import CodedColumn, read_column
+from daskboost.data.categories.read_column import CodedColumn
 from daskboost.data.categories.row_statistics import (
     ByTile,
     Codes,
@@ -365,7 +365,7 @@ def codes_of(levels: Sequence[Levels | None], spec: ReadSpec, block: Any, given:
         known, (name, column), read = own
         if known is None:
             return None
-        return known.codes_of(read_column(column(), name).lacking(spec.missing) if read is None else read, name)
+        return known.codes(column(), name, spec.missing) if read is None else known.codes_of(read, name)
 
     return on_threads(coded, list(zip(levels, columns, kept, strict=True)), spec.threads)
 

@@ -6,6 +6,7 @@ values alone: not on containers, dictionaries, partitions or their order.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -189,13 +190,13 @@ class Levels(_OfValues):
             kept.values.taken(order), kept.counts[order], n_levels - kept.n_levels, n_pooled_rows, kept.n_missing
         )  # fmt: skip
 
-    def codes(self, column: object, name: str) -> Int32:
+    def codes(self, column: object, name: str, missing: float = math.nan) -> Int32:
         """Return the code of each row's level, shape (rows,): its place among the levels, `MISSING` where the row has
-        no value, `UNKNOWN` where its value is none of them.
+        no value, or the number that stands for none, `UNKNOWN` where its value is none of them.
 
         Raises as `read_column`, and DataTypeError where the column has values of another kind than in training.
         """
-        return self.codes_of(read_column(column, name), name)
+        return self.codes_of(read_column(column, name).lacking(missing), name)
 
     def codes_of(self, coded: CodedColumn, name: str) -> Int32:
         """Return what `codes` does, of a column that was read."""
