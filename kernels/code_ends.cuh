@@ -252,6 +252,13 @@ struct Sides {
     }
 };
 
+// `more_lambda` : what lambda is more in gains than in `regular`. `parent` : the gain of the node as a leaf.
+static __device__ __forceinline__ Sides sides_of(const Task& task, Regular regular, double more_lambda, Bounds limits,
+                                                 double parent, i32 is_plain) {
+    regular.lambda += more_lambda;
+    return {task.total, task.unit_g, task.unit_h, parent, regular, limits, is_plain != 0};
+}
+
 // The codes of both ends of a feature, in order, as a block has them.
 struct Ranked {
     union {
@@ -332,9 +339,13 @@ static __device__ __forceinline__ void rule_out(double* gains, const Pair64* rig
     }
 }
 
-// The gains of the sets that are cut off at both ends, `most` apart, of which there are `n_sets` at each. By all threads.
-static __device__ __forceinline__ void gain_of_sets(double* gains, const Pair64* rights, i32 most, i32 n_sets,
-                                                    const Sides& sides, Pair64 all, double least_group) {
+// The gains of the sets that are cut off at both ends, `most` apart, of which there are `n_sets` at each; `rights` : see
+// sum_rights. By all threads.
+static __device__ __forceinline__ void gain_of_sets(const Task& task, const Sides& sides, Pair64* rights, i32 most, i32 n_sets,
+                                                    double least_group, double* gains) {
+    const Pair64 no_code = task.histogram.read(task.bins - 1);
+    const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
+    sum_rights(rights, most, all);
     const i32 side = static_cast<i32>(threadIdx.x) / SIDE_THREADS, side_thread = static_cast<i32>(threadIdx.x) % SIDE_THREADS;
     for (i32 i = side_thread; i < n_sets; i += SIDE_THREADS) gains[side * most + i] = sides.gain(rights[side * most + i]);
     __syncthreads();

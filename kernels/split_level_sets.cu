@@ -109,11 +109,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gain_of_codes(
     const i32 n = n_sets[of_tree];
     const Task task = TASK;
     const Regular regular = {lambda, alpha, max_step, least_h};
-    const Regular scored = {most > 0 ? lambda + l2 : lambda, alpha, max_step, least_h};
     const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
     const Sums whole = sums_of(task.total.g, task.total.h, task.unit_g, task.unit_h);
-    const Sides sides = {task.total, task.unit_g, task.unit_h, leaf_gain(whole, regular, limits), scored, limits,
-                         is_plain != 0};
+    const double parent = leaf_gain(whole, regular, limits);
+    const Sides sides = sides_of(task, regular, most > 0 ? l2 : 0.0, limits, parent, is_plain);
     double* const to = gains + blockIdx.x * static_cast<i64>(width);
     if (most == 0) {
         const Pair64 missing = missing_of(task);
@@ -130,10 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gain_of_codes(
         rights[place] = code == NONE ? Pair64{0, 0} : task.histogram.read(code);
     }
     __syncthreads();
-    const Pair64 no_code = task.histogram.read(task.bins - 1);
-    const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
-    sum_rights(rights, most, all);
-    gain_of_sets(of_sets, rights, most, n, sides, all, least_group);
+    gain_of_sets(task, sides, rights, most, n, least_group, of_sets);
     for (i32 place = thread; place < 2 * most; place += THREADS)
         if (place % most < n) to[place] = of_sets[place];
 }

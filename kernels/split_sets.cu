@@ -105,11 +105,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     if (own[node] == 0 || !IS_ALLOWED) return;
     const Task task = TASK;
     const Regular regular = {lambda, alpha, max_step, least_h};
-    const Regular scored = {most > 0 ? lambda + l2 : lambda, alpha, max_step, least_h};
     const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
     const Sums whole = sums_of(task.total.g, task.total.h, task.unit_g, task.unit_h);
-    const Sides sides = {task.total, task.unit_g, task.unit_h, parent_gain(whole, regular, limits, is_plain), scored,
-                         limits, is_plain != 0};
+    const double parent = parent_gain(whole, regular, limits, is_plain);
+    const Sides sides = sides_of(task, regular, most > 0 ? l2 : 0.0, limits, parent, is_plain);
     const i32 n_codes = task.bins - 1;
     Pair64 missing = task.total;
     const i64* of_chunks = present + 2 * (static_cast<i64>(node) * n_chunks + own_feature.first_chunk);
@@ -119,10 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) best_of_codes(
     if (most > 0) {
         n_sets = ranked.rank(ENDS_OF_NODE, own_feature, smooth, [&](i32 code) { return task.histogram.read(code); },
                              [&](i32 side, i32 rank, Pair64 sums) { rights[side * most + rank] = sums; });
-        const Pair64 no_code = task.histogram.read(n_codes);
-        const Pair64 all = {task.total.g - no_code.g, task.total.h - no_code.h};
-        sum_rights(rights, most, all);
-        gain_of_sets(ranked.gains, rights, most, n_sets, sides, all, least_group);
+        gain_of_sets(task, sides, rights, most, n_sets, least_group, ranked.gains);
     }
     Tried best = {0.0, NONE, {0, 0}};  // what gains nothing is no split
     for (i32 place = thread; place < 2 * (most > 0 ? most : n_codes); place += THREADS) {
