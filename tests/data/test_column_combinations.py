@@ -451,7 +451,7 @@ def test_a_pair_must_have_more_levels_than_its_columns() -> None:
 
 
 def test_three_columns_must_have_more_levels_than_each_pair_of_them(rng: np.random.Generator) -> None:
-    """And not only more than the pair and the column that are joined."""
+    """A combination of three has more levels than each of its pairs, not only than the pair that it was joined to."""
     outcomes = set()
     for n in (40, 60, 120, 300):
         rows = rng.integers(0, (4, 4, 12), (n, 3)).astype(np.int32)

@@ -145,7 +145,7 @@ def test_a_rows_own_label_does_not_show(data: st.DataObject) -> None:
 
 
 def test_other_rows_have_the_statistics_of_all(frame: pd.DataFrame) -> None:
-    """As if nine tenths of them counted, as they do for rows that are trained on."""
+    """Nine tenths of them count, as they do for rows that are trained on."""
     _, encoder = features(make_source(frame, "y", categorical=["zone"]))
     rows = pd.DataFrame({"zone": [99, 2, None], "town": ["Ulm", "Rom", None], "size": [1.0, 2.0, np.nan]})
     (batch,) = make_source(rows, schema=encoder.schema).batches()

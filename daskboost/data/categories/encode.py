@@ -367,8 +367,8 @@ class EncoderOf:
         ])  # fmt: skip
         of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
         priors, combined = ((), ()) if summary is None else (summary.columns.priors, summary.combinations)
-        in_time, in_folds = (summary is not None and each for each in (self.has_time, not self.has_time))
-        share = 1 - 1 / N_FOLDS if in_folds else 1.0
+        in_time = summary is not None and self.has_time
+        share = 1.0 if summary is None or in_time else 1 - 1 / N_FOLDS
         return Encoder(self.columns, self.target, priors, of_columns, combined, in_time, self.crosses, share)
 
 

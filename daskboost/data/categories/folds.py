@@ -12,7 +12,7 @@ its id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,18 +106,18 @@ class FoldTable:
         if self.cells is None or other.cells is None or _is_full(len(self.cells) + len(other.cells), n_codes, n_folds):
             counts = self._filled(_count_type(self.most_step * n_rows))
             other._add_to(counts)
-            return FoldTable(n_codes, None, counts, n_rows, n_folds, self.most_step)
+            return replace(self, cells=None, counts=counts, n_rows=n_rows)
         cells = np.empty(count_union(self.cells, other.cells), np.int64)
         counts = np.zeros((len(cells), self.counts.shape[1]), _count_type(self.most_step * n_rows))
         merge_counts(self.cells, self.counts, other.cells, other.counts, cells, counts)
-        return FoldTable(n_codes, cells, counts, n_rows, n_folds, self.most_step)
+        return replace(self, cells=cells, counts=counts, n_rows=n_rows)
 
     def __iadd__(self, other: FoldTable) -> FoldTable:
         n_rows = self.n_rows + other.n_rows
         if self.cells is not None or self.counts.dtype != _count_type(self.most_step * n_rows):
             return self + other
         other._add_to(self.counts)
-        return FoldTable(self.n_codes, None, self.counts, n_rows, self.n_folds, self.most_step)
+        return replace(self, n_rows=n_rows)
 
     def _add_to(self, counts: Integers) -> None:
         """Add the counts to those of a table of all."""

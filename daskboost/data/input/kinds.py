@@ -128,14 +128,13 @@ def sliceable(x: Any) -> Any:
 
 
 def as_csr(x: spmatrix) -> spmatrix:
-    """Return a sparse matrix of SciPy or CuPy as CSR; DataError where a matrix of SciPy has indices that its shape has
-    no room for, which SciPy does not look at, and which compiled loops would take for places in memory."""
-    if device_kind(x) is None:
-        if x.format in ("csr", "csc"):
-            check_parts(x.shape if x.format == "csr" else x.shape[::-1], x.indptr, x.indices, len(x.data))
-        elif x.format == "coo":
-            for indices, n in zip((x.row, x.col), x.shape, strict=True):
-                _check_indices(indices, n)
+    """Return a sparse matrix of SciPy or CuPy as CSR; DataError where a matrix of SciPy that is none yet has indices
+    that its shape has no room for, which SciPy does not look at, and takes for places in memory."""
+    if device_kind(x) is None and x.format == "csc":
+        check_parts(x.shape[::-1], x.indptr, x.indices, len(x.data))
+    elif device_kind(x) is None and x.format == "coo":
+        for indices, n in zip((x.row, x.col), x.shape, strict=True):
+            _check_indices(indices, n)
     return x.tocsr()
 
 
@@ -164,8 +163,10 @@ def _check_indices(indices: Array, n: int) -> None:
 
 def canonical_csr(x: spmatrix, columns: Sequence[Any] | None) -> spmatrix:
     """Return features of a sparse matrix of SciPy or CuPy as CSR, indices sorted and each only once; DataTypeError for
-    what are no numbers, DataError as `as_csr`."""
+    what are no numbers, DataError for a matrix of SciPy whose parts are none of its shape."""
     x = as_csr(x)
+    if device_kind(x) is None:
+        check_parts(x.shape, x.indptr, x.indices, len(x.data))
     if columns is not None:
         x = x[:, np.asarray(columns, dtype=np.intp)]
     if not x.has_canonical_format:

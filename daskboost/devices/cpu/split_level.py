@@ -144,12 +144,10 @@ def _search_level(
         if not may_split(nodes, f):
             continue
         n_bins, begin, any_missing = slots.n_bins[f], slots.offsets[f] - slots.first_slot, False
-        sums = of_level[:, :n_bins]
-        sums[:] = 0.0
-        order = CodeOrder(found.order, 0, 0)
+        sums, order = of_level[:, :n_bins], CodeOrder(found.order, 0, 0)
         if is_code(regular.sets, f):
             order = order_level(histograms[:, begin:], n_bins, nodes, units, regular, found, sums)
-            sums[:] = 0.0
+        sums[:] = 0.0
         for n in range(len(nodes.sums)):
             some_missing = add_to_level(
                 histograms[n, begin:], n_bins, totals_of(nodes, units, n), regular, f, order, found, sums

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,10 +212,7 @@ class SetKernels:
         features = self._coded, sizes.n_coded
         found, tried = (room["set_results"], room["lists"]), (room["code_orders"], room["n_sets"])
         gains = sizes.most_tried, room["set_gains"]
-
-        def launch(entry: str, blocks: int, *arguments: KernelArgument) -> None:
-            self._runtime.kernel("split_level_sets", entry)(blocks, THREADS, *arguments)
-
+        launch = partial(self._launch, file="split_level_sets")
         launch("begin_level", min(-(-n_trees * n_words // THREADS), CLEARING_BLOCKS), nodes.own, per_tree, n_trees,
                n_words, room["level_sums"], level_own, nobody)  # fmt: skip
         launch("sum_codes", n * sizes.n_chunks, *searched, self._coded, self._chunks, sizes.n_chunks, n_words,
@@ -238,5 +236,5 @@ class SetKernels:
         self._launch("keep_lists", -(-len(nodes) * WARP // THREADS), nodes, len(nodes), results, sets, self.sizes.width,
                      kept)  # fmt: skip
 
-    def _launch(self, entry: str, blocks: int, *arguments: KernelArgument) -> None:
-        self._runtime.kernel("split_sets", entry)(blocks, THREADS, *arguments)
+    def _launch(self, entry: str, blocks: int, *arguments: KernelArgument, file: str = "split_sets") -> None:
+        self._runtime.kernel(file, entry)(blocks, THREADS, *arguments)
