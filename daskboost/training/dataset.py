@@ -13,9 +13,10 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from daskboost.data.categories.combinations import DEFAULT_COMPLEXITY, check_complexity
-from daskboost.data.categories.encode import CategoryOptions, encoded, encodings_of
+from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_without, encodings_of
+from daskboost.data.categories.encoder import Encoder
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.chunks.row_folds import Dealing, DealtRows, FoldRule, rule_of
+from daskboost.data.chunks.row_folds import Dealing, DealtRows, FoldRule, LeftOut, OfSubset, rule_of
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
 from daskboost.data.input.kinds import is_lazy
@@ -133,6 +134,9 @@ class QuantizedDataset:
     """Rows of the whole data set, if this one is a subset."""
     _storage: tuple[int | None, str | None]
     """The memory limit and the spill directory it was made with."""
+    _recounted: Callable[[LeftOut, int], QuantizedDataset] | None = None
+    """Reads all rows again, with target statistics that know no labels of some of them; None where there are none by
+    folds, and where rows cannot be read again."""
 
     def __init__(self, X: Any, y: Any = None, **options: Any) -> None:
         """Read, sketch and quantize rows; arguments and errors are those of `from_dask`.
@@ -311,25 +315,41 @@ class QuantizedDataset:
             device_memory_limit -= beside.shards.device_bytes
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
-        def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
-            goes_on = init_model is not None and reference is None
+        def held(source: Source, info: DatasetInfo, runner: Any, beside: Any) -> QuantizedDataset:
+            quantize = partial(quantize_here, runner=runner, n_engines=n_engines) if runner.is_here else runner.quantize
+            return cls._holding(info, quantize(
+                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
+                beside=beside,
+            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
+
+        def made(source: Source, new_runner: Callable[[], Any]) -> QuantizedDataset:
+            goes_on, runner = init_model is not None and reference is None, new_runner()
             categories = replace(options.categories, memory_limit=host_memory_limit, goes_on=goes_on)
             source = encoded(source, categories, runner)
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)
             info = replace(info, init_model_digest=None if init_model is None else init_model.digest)
-            return cls._holding(info, quantize(
-                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
-                beside=None if beside is None else beside.shards,
-            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
+            data, encoder = held(source, info, runner, None if beside is None else beside.shards), info.schema.encoder
+            shards = data.shards
+            if reference is None and init_model is None and isinstance(encoder, Encoder) and encoder.tells_labels:
+                def recounted(left_out: LeftOut, n_counted: int) -> QuantizedDataset:
+                    own, limit = new_runner(), device_memory_limit
+                    if limit is not None and place is None:
+                        limit -= shards.device_bytes
+                    rows = source.quantized_on(device, limit, lends=lends)
+                    rows = encoded_without(rows, encoder, left_out, n_counted, info, options.categories.seed, own)
+                    return held(rows, replace(info, schema=rows.schema), own, shards)
+
+                data._recounted = recounted
+            return data
 
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
             cluster.check_spill_directory(directory)
-            return made(source, cluster, cluster.quantize)
+            return made(source, lambda: cluster)
 
         if place is not None:
             return run_or_await(place, on_cluster)
@@ -337,10 +357,9 @@ class QuantizedDataset:
             check_spill_directory(directory)
 
         def in_process(source: Source) -> QuantizedDataset:
-            runner = LocalRunner(n_jobs)
             if device in (None, "cpu"):
-                foresee(foreseen(), runner.threads)
-            return made(source, runner, partial(quantize_here, runner=runner, n_engines=n_engines))
+                foresee(foreseen(), LocalRunner(n_jobs).threads)
+            return made(source, lambda: LocalRunner(n_jobs))
 
         whole = source.at_once() if n_engines == 1 else None
         if whole is not None:
@@ -397,7 +416,7 @@ class QuantizedDataset:
         made = self._holding(
             replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
         )
-        made._n_whole = self.n_numbered_rows
+        made._n_whole, made._recounted = self.n_numbered_rows, self._recounted
         return made
 
     def _check_open(self) -> None:
@@ -429,6 +448,30 @@ class QuantizedDataset:
         return [
             (self._some_of(*others), self._some_of(*own)) for others, own in self._shards.divided(rule, folds)
         ]
+
+    def unaware_of(self, rule: FoldRule, fold: int, n_others: int) -> QuantizedDataset:
+        """Return these rows with target statistics that know no labels of a fold's rows, nor of rows in no fold, where
+        levels have few rows; they themselves where they have no statistics by folds.
+
+        `n_others` : rows of positive weight in other folds.
+
+        Rows are read again for it, and their bins are there once more. Where they cannot be, as those of a data set
+        that was saved, statistics stay as they are, and the log warns of it.
+        """
+        self._check_open()
+        encoder = self.schema.encoder
+        if not (isinstance(encoder, Encoder) and encoder.tells_labels):
+            return self
+        if self._recounted is None:
+            logger.warning("target statistics know the labels of rows that are held out, so that metrics of these are "
+                           "better than those of other rows will be: for others make the data set of its rows, not of "
+                           "a saved one, nor with init_model")  # fmt: skip
+            return self
+        if not self.is_subset:
+            return self._recounted(LeftOut(rule, fold), n_others)
+        marks = self._shards.marks(self.n_numbered_rows)
+        whole = self._recounted(LeftOut(OfSubset(rule, marks), fold), n_others)
+        return whole._some_of(whole._shards.select(marks), self.info.stats)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the quantized rows as a directory (docs/dataset_format.md), which `open` reads in any process.
@@ -551,6 +594,7 @@ class QuantizedDataset:
 
     def close(self) -> None:
         """Free the rows' memory and files, here or on the workers; otherwise done when the object is collected."""
+        self._recounted = None
         self._shards.close()
 
 

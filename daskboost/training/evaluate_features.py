@@ -234,7 +234,7 @@ def paired_interval(differences: Float64, confidence: float, test_to_train: floa
 
 
 def _folds_of_repeats(dtrain: QuantizedDataset, folds: Any, random_state: int, n_repeats: int, stratified: bool
-                      ) -> list[list[Fold] | None]:  # fmt: skip
+                      ) -> list[Sequence[Fold] | None]:  # fmt: skip
     if folds is None:
         return [None] * n_repeats
     if isinstance(folds, int | np.integer):

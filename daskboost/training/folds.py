@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from daskboost.data.chunks.row_folds import Dealing
+from daskboost.data.chunks.row_folds import Dealing, DealtRows, FoldRule, GivenFolds
+from daskboost.data.input.labels import LabelStats
 from daskboost.data.saved.subset import row_mask
 from daskboost.dtypes import Array
 from daskboost.errors import ParameterError
@@ -18,9 +19,52 @@ Fold = tuple[QuantizedDataset, QuantizedDataset]
 """Training rows and held-out rows."""
 
 
+class Folds(Sequence[Fold]):
+    """Rows divided into folds: each pair is all other rows, to train on, and a fold's own.
+
+    Target statistics of the rows of a pair know no labels of its fold. They would tell them: of the rows of a level,
+    those have larger statistics whose own fold has smaller labels. For this the rows are read again for each pair, when
+    that is first asked for (`QuantizedDataset.unaware_of`).
+
+    Parameters
+    ----------
+    data : QuantizedDataset
+    rule : FoldRule
+    folds : sequence of int
+        Those that are to be held out.
+    """
+
+    def __init__(self, data: QuantizedDataset, rule: FoldRule, folds: Sequence[int]) -> None:
+        self._data, self._rule = data, rule
+        self._whole = dict(zip(folds, data.divided(rule, folds), strict=True))
+        self._made: dict[int, Fold] = {}
+
+    @property
+    def stats(self) -> list[tuple[LabelStats, LabelStats]]:
+        """The summaries of each pair's halves."""
+        return [(rows.info.stats, held_out.info.stats) for rows, held_out in self._whole.values()]
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    @overload
+    def __getitem__(self, number: int) -> Fold: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Fold]: ...
+    def __getitem__(self, number: int | slice) -> Fold | list[Fold]:
+        if isinstance(number, slice):
+            return [self[own] for own in range(*number.indices(len(self)))]
+        fold = list(self._whole)[number]
+        if fold not in self._made:
+            n_others = self._whole[fold][0].info.stats.positive_weight_rows
+            own = self._data.unaware_of(self._rule, fold, n_others)
+            self._made[fold] = self._whole[fold] if own is self._data else own.divided(self._rule, [fold])[0]
+        return self._made[fold]
+
+
 def make_folds(
     data: QuantizedDataset, folds: Any, random_state: int = 0, repeat: int = 0, *, stratified: bool = False
-) -> list[Fold]:
+) -> Sequence[Fold]:
     """Folds from a number of them, or from pairs of rows.
 
     Parameters
@@ -76,11 +120,16 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
                 f"folds[{number}] holds out row {split[0]}, but trains on others of its query; keep queries whole, "
                 "by the number of folds, or pairs such as GroupKFold(5).split(X, groups=qid) gives"
             )
-        made.append((data.subset(train), data.subset(held_out)))
+        folds = np.full(data.n_numbered_rows, -1, np.int8)
+        numbers = np.flatnonzero(data.shards.marks(len(folds)))
+        folds[numbers[train]], folds[numbers[held_out]] = 0, 1
+        n_others = data.subset(train).info.stats.positive_weight_rows
+        own = data.unaware_of(GivenFolds(folds), 1, n_others)
+        made.append((own.subset(train), own.subset(held_out)))
     return made
 
 
-def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Fold]:
+def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> Folds:
     """Rows, or whole queries where rows have these, dealt out by their hashes; rows within their label where folds are
     stratified."""
     if stratified and data.info.has("qid"):
@@ -89,21 +138,17 @@ def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, strat
         raise ParameterError("stratified=True needs labels; make the data set with y")
     if n < 2:
         raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
-    made = dealt_folds(data, n, range(n), random_state, repeat, stratified=stratified)
-    for half in (half for pair in made for half in pair):
-        half.info.stats.check_trainable()
+    made = Folds(data, dealt_rows(data, n, random_state, repeat, stratified=stratified), range(n))
+    for half in (half for pair in made.stats for half in pair):
+        half.check_trainable()
     return made
 
 
-def dealt_folds(
-    data: QuantizedDataset, n: int, held_out: Sequence[int], random_state: int, repeat: int = 0, *, stratified: bool
-) -> list[Fold]:
-    """Deal rows out to `n` folds, and return those that are to be held out; halves may have no rows that count.
-
-    Rows of a query stay together; of rows without queries, `stratified` ones are dealt out within their label.
-    """
+def dealt_rows(data: QuantizedDataset, n: int, random_state: int, repeat: int = 0, *, stratified: bool) -> DealtRows:
+    """Deal rows out to `n` folds: those of a query together; of rows without queries, `stratified` ones within their
+    label."""
     by: Literal["label", "qid"] | None = "qid" if data.info.has("qid") else "label" if stratified else None
-    return data.divided(data.dealt(Dealing.of(n, random_state, repeat, by, data.info.stats)), held_out)
+    return data.dealt(Dealing.of(n, random_state, repeat, by, data.info.stats))
 
 
 def _column(data: QuantizedDataset, name: str) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.data.chunks.row_folds import LastRows
+from daskboost.data.chunks.row_folds import FoldRule, LastRows
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit.spec import EarlyStopping
@@ -22,7 +22,7 @@ from daskboost.model.booster import Booster
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.folds import Fold, dealt_folds
+from daskboost.training.folds import Fold, Folds, dealt_rows
 from daskboost.training.train import prepare_fit, train
 from daskboost.training.train_many import PreparedModel, TrainedModel, run_together
 
@@ -82,7 +82,7 @@ class HoldingOut:
     stratified: bool
     together: bool = False
 
-    def folds(self, data: QuantizedDataset, seed: int) -> list[Fold]:
+    def folds(self, data: QuantizedDataset, seed: int) -> Folds:
         """Return what each member trains on and what is held out from it.
 
         Raises
@@ -91,24 +91,26 @@ class HoldingOut:
             Fewer queries than are held out in turn; no rows of positive weight on one of the sides, whichever rows are
             held out.
         """
-        n_folds = n_folds_of(self.fraction)
+        n_folds, numbers = n_folds_of(self.fraction), range(self.n_members)
+        rule: FoldRule
         if self.in_time:
-            made = data.divided(LastRows(data.n_numbered_rows - data.n_numbered_rows // n_folds), [1])
+            rule, numbers = LastRows(data.n_numbered_rows - data.n_numbered_rows // n_folds), range(1, 2)
         else:
             try:
-                made = dealt_folds(data, n_folds, range(self.n_members), seed, stratified=self.stratified)
+                rule = dealt_rows(data, n_folds, seed, stratified=self.stratified)
             except ParameterError as error:
                 raise DataError(
                     f"too few rows, or queries, to hold some of them out to stop by ({error}): pass "
                     "early_stopping=False, or an eval_set to stop by"
                 ) from error
-        usable = [pair for pair in made if all(half.info.stats.positive_weight_rows for half in pair)]
+        each = zip(numbers, Folds(data, rule, numbers).stats, strict=True)
+        usable = [fold for fold, pair in each if all(half.positive_weight_rows for half in pair)]
         if not usable:
             raise DataError(
                 "no rows can be held out to stop by: all rows of positive weight belong together; pass "
                 "early_stopping=False"
             )
-        return usable
+        return Folds(data, rule, usable)
 
 
 @dataclass(frozen=True)

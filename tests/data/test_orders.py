@@ -29,9 +29,10 @@ from daskboost.data.categories.folds import Division, FoldTable
 from daskboost.data.categories.orders import EarlierCounts, before_each, earlier_values
 from daskboost.data.categories.row_statistics import Codes, TrainedRows
 from daskboost.data.categories.statistics import Target
+from daskboost.data.chunks.row_folds import LeftOut
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.cpu.statistics import NOT_COUNTED, Statistics
-from daskboost.dtypes import Float32, Int32, UInt8
+from daskboost.dtypes import Bool, Float32, Int32, UInt8
 from daskboost.local.in_process import LocalRunner
 
 SEED, FIRST = 3, 70
@@ -86,7 +87,7 @@ class Rows(NamedTuple):
         for (start, stop), before in zip(pairwise(edges), each, strict=True):
             codes = Codes(self.by_columns.of_rows(slice(start, stop)), encoders)
             levels = partial(self._levels, start, stop)
-            rows = TrainedRows(codes, (0, 1, 2), tuple(encoders.values()), FIRST + start, levels, 2)
+            rows = TrainedRows(codes, (0, 1, 2), tuple(encoders.values()), FIRST + start, levels, _none, 2)
             of = pickle.loads(pickle.dumps(before)).by_tile(rows, self.statistics)
             for tile in (slice(0, (stop - start) // 2), slice((stop - start) // 2, stop - start)):
                 own = codes.of_rows(tile)
@@ -98,6 +99,10 @@ class Rows(NamedTuple):
 
     def _levels(self, start: int, stop: int) -> UInt8:
         return self.levels[start:stop]
+
+
+def _none(left_out: LeftOut) -> Bool:
+    raise AssertionError(f"in the order of time no rows are left out, such as {left_out}")
 
 
 @st.composite

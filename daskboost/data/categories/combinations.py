@@ -232,6 +232,20 @@ class CombinationCounts:
         encoder = CombinationEncoder(self.combination, cells[starts] // n_folds, StatisticTable(totals))
         return KeptCombination(encoder, np.append(starts, len(cells)), (cells % n_folds).astype(np.uint8), counts)
 
+    def kept_as(self, encoder: CombinationEncoder) -> KeptCombination:
+        """Return what the levels that an encoder knows have counted, some of which may have counted nothing here."""
+        (cells, counts), n_folds = self._present, self.by_key.n_folds
+        places = np.searchsorted(encoder.keys, cells // n_folds)
+        known = encoder.keys[np.minimum(places, encoder.n_levels - 1)] == cells // n_folds if encoder.n_levels else (
+            np.zeros(len(cells), np.bool_)
+        )
+        cells, counts, places = cells[known], counts[known], places[known]
+        totals = np.zeros((encoder.n_levels + 1, counts.shape[1]), np.int64)
+        np.add.at(totals, places, counts)
+        starts = np.searchsorted(places, np.arange(encoder.n_levels + 1))
+        own = CombinationEncoder(self.combination, encoder.keys, StatisticTable(totals))
+        return KeptCombination(own, starts, (cells % n_folds).astype(np.uint8), counts)
+
     def says_more(self, n_levels: Iterable[int]) -> bool:
         """Return whether the combination says what no part of it does alone: see `LEAST_GROWTH`.
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.categories.category_counts import CategoryCounts, CategorySummary, CountedCombinations
+from daskboost.data.categories.category_counts import (
+    CategoryCounts,
+    CategorySummary,
+    CountedCombinations,
+    KeptCounts,
+    LeftOutRows,
+)
 from daskboost.data.categories.column_encoders import (
     ENCODERS,
     NATIVE,
@@ -36,12 +42,13 @@ from daskboost.data.categories.combinations import (
     by_columns,
 )
 from daskboost.data.categories.crosses import Cross
-from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of
+from daskboost.data.categories.encoder import CODED, Column, Encoder, category_columns, codes_of, labels_of, marks_of
 from daskboost.data.categories.folds import FIRST_ROW, FOLD_COUNTS, N_FOLDS, Division
 from daskboost.data.categories.level_rooms import bytes_within, level_rooms
 from daskboost.data.categories.level_search import BoundedLevels, CellChoice, ColumnSearch
 from daskboost.data.categories.levels import LevelCounts, Levels
 from daskboost.data.categories.read_column import CodedColumn, read_column
+from daskboost.data.categories.row_statistics import Columns
 from daskboost.data.categories.statistics import Target, count_labels
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.data.cuts.key_counts import KeyTable
@@ -54,12 +61,14 @@ from daskboost.data.input.schema import listed
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.cpu.threads import on_threads
+from daskboost.dtypes import Bool
 from daskboost.errors import DataError, ParameterError
 from daskboost.foreign_words import hint_of
 from daskboost.params import shown
 
 if TYPE_CHECKING:
-    from daskboost.data.chunks.build import Runner
+    from daskboost.data.chunks.build import DatasetInfo, Runner
+    from daskboost.data.chunks.row_folds import LeftOut
 
 logger = logging.getLogger(__name__)
 
@@ -280,6 +289,10 @@ class FoldReader:
     counted: CountedCombinations
     target: Target
     division: Division
+    left_out: LeftOut | None = None
+    """Rows that do not count in rare levels."""
+    are_rare: Mapping[Columns, Bool] = field(default_factory=dict)
+    """See `LeftOutRows`."""
 
     def read(self, x: object, given: Mapping[str, Any], *, where: str = "") -> CategoryCounts:
         """Return what the rows of a partition count; parameters and errors as of `ReadSpec.read`."""
@@ -287,10 +300,13 @@ class FoldReader:
         with naming(where):
             codes = codes_of(self.levels, self.spec, block, given)
             levels = self.target.levels(*labels_of(block, given, self.spec))
+            left_out = None if self.left_out is None else LeftOutRows(
+                marks_of(self.left_out, block, given, self.spec), self.are_rare
+            )  # fmt: skip
         each = zip(self.spec.schema.columns.categorical, self.levels, codes, strict=True)
         columns = {at: (found, own.n_levels) for at, own, found in each if own is not None and found is not None}
         return CategoryCounts.of(
-            columns, self.counted, self.division, given[FIRST_ROW], levels, self.target, self.spec.threads
+            columns, self.counted, self.division, given[FIRST_ROW], levels, self.target, self.spec.threads, left_out
         )
 
 
@@ -368,7 +384,7 @@ class EncoderOf:
         of_columns = tuple(next(each) if kind == CATEGORICAL else None for kind in self.columns.kinds)
         priors, combined = ((), ()) if summary is None else (summary.columns.priors, summary.combinations)
         in_time = summary is not None and self.has_time
-        share = 1.0 if summary is None or in_time else 1 - 1 / N_FOLDS
+        share = 1.0 if summary is None or in_time else Division(0).share
         return Encoder(self.columns, self.target, priors, of_columns, combined, in_time, self.crosses, share)
 
 
@@ -511,11 +527,46 @@ def _counted_again(source: Source, encoder: Encoder, options: CategoryOptions, r
     return source
 
 
-def _reader_of(encoder: Encoder, spec: ReadSpec, options: CategoryOptions) -> FoldReader:
+def encoded_without(source: Source, encoder: Encoder, left_out: LeftOut, n_counted: int, info: DatasetInfo, seed: int,
+                    runner: Runner) -> Source:  # fmt: skip
+    """Return a source of rows that `encoded` gave with the same features, but that no statistic of a rare level knows
+    the labels of the rows left out, which have statistics as rows do that are predicted.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        What made the features; its levels, and combinations of them, stay.
+    n_counted : int
+        How many rows that count are not left out.
+    info : DatasetInfo
+        Of the same rows.
+    seed : int
+        As of the encoder.
+    """
+    spec, sizes = replace(source.spec, threads=runner.threads), np.diff([*info.first_rows, info.n_rows]).tolist()
+    held, options = runner.sent(encoder), CategoryOptions(seed)
+    reader = runner.made(partial(_reader_of, spec=spec, options=options, left_out=left_out), held)
+    counts = runner.made(partial(_kept_by, left_out=left_out), runner.total(source, reader)[1], held)
+    share = encoder.share * n_counted / info.stats.positive_weight_rows
+    own = runner.made(partial(_with_share, share=share), held)
+    source = source.with_made(FOLD_COUNTS, [counts] * len(sizes), sizes)
+    return _with_features(source, own, _with_share(encoder, share).schema, runner)
+
+
+def _kept_by(counts: CategoryCounts, encoder: Encoder, left_out: LeftOut) -> KeptCounts:
+    return replace(counts.kept_by(encoder.by_columns), left_out=left_out)
+
+
+def _with_share(encoder: Encoder, share: float) -> Encoder:
+    return replace(encoder, share=share)
+
+
+def _reader_of(encoder: Encoder, spec: ReadSpec, options: CategoryOptions, left_out: LeftOut | None = None
+               ) -> FoldReader:  # fmt: skip
     levels = tuple(own.levels if own.table is not None else None for own in encoder.encoders if own is not None)
     combinations = tuple(own.combination for own in encoder.combinations)
     counted = CountedCombinations(combinations, options.most_levels, encoder.by_columns)
-    return FoldReader(spec, levels, counted, encoder.target, options.division)
+    return FoldReader(spec, levels, counted, encoder.target, options.division, left_out, encoder.are_rare)
 
 
 def has_counted(summary: CategorySummary, encoder: Encoder) -> bool:

@@ -37,13 +37,17 @@ from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
 from daskboost.data.input.row_batch import FeatureSchema, host_column
-from daskboost.dtypes import Float32, Int32, UInt8
+from daskboost.dtypes import Bool, Float32, Int32, UInt8
 
 if TYPE_CHECKING:
+    from daskboost.data.chunks.row_folds import LeftOut
     from daskboost.data.input.kinds import Table
     from daskboost.data.input.parquet import RowGroup
     from daskboost.data.input.read import ReadSpec
 
+FREQUENT = 256
+"""Rows from which on statistics of a level by folds tell next to nothing of a row's own label; `docs/categories.md` has
+what was measured."""
 CROSSES_VERSION, LONGER_VERSION = 3, 4
 VERSION = SHARE_VERSION = 5
 """The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses, 4 has
@@ -121,10 +125,25 @@ class Encoder:
             at: own.table for at, own in enumerate(self.encoders) if own is not None and own.table is not None
         }  # fmt: skip
 
+    @cached_property
+    def are_rare(self) -> dict[Columns, Bool]:
+        """Return which levels, of columns and combinations that become statistics, have fewer rows than `FREQUENT`, but
+        some; bool, shape (levels + 1,), that of missing values last."""
+        tables: dict[Columns, StatisticTable] = {(at,): table for at, table in self.tables.items()}
+        tables |= {columns: own.table for columns, own in self.by_columns.items()}
+        return {columns: (own.counts[:, 0] > 0) & (own.counts[:, 0] < FREQUENT) for columns, own in tables.items()}
+
     @property
     def has_statistics(self) -> bool:
         """Whether features are made of what the rows of levels have counted."""
         return bool(self.tables)
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether statistics of rows that are trained on tell some of these rows' own labels, by what other rows of a
+        level have: where levels are rare, and statistics by folds."""
+        few = {(at,) for at in self.tables if self.edges[at + 1] - self.edges[at] == 1}  # their codes are the features
+        return not self.has_time and any(own.any() for columns, own in self.are_rare.items() if columns not in few)
 
     def has_codes_of(self, other: Encoder) -> bool:
         """Whether codes are of the same categories in the features of both."""
@@ -221,8 +240,9 @@ class Encoder:
             return self.target.levels(*labels_of(block, given, spec))
 
         tabled, first_row = tuple(self.tables), given[FIRST_ROW]
+        marks = partial(marks_of, block=block, given=given, spec=spec)
         return counts.by_tile(
-            TrainedRows(codes, tabled, self.combinations, first_row, levels, spec.threads), statistics
+            TrainedRows(codes, tabled, self.combinations, first_row, levels, marks, spec.threads), statistics
         )
 
     def _fill_codes(self, codes: Codes, statistics: RowStatistics, out: Float32) -> None:
@@ -382,6 +402,15 @@ def category_columns(spec: ReadSpec, block: Any) -> list[Column]:
         return partial(getitem, block, (slice(None), place)) if is_matrix else partial(column_of, block, place)
 
     return [(columns.label(at), reads(places[at])) for at in columns.categorical]
+
+
+def marks_of(left_out: LeftOut, block: object, given: Mapping[str, Any], spec: ReadSpec) -> Bool:
+    """Return which rows of a partition that is trained on are left out; bool, shape (rows,)."""
+    from daskboost.data.chunks.row_folds import PartitionRows  # which loads what chunks are
+
+    n_rows = n_rows_of(block)
+    own = spec.columns_of(n_rows, block, given).copied(0, n_rows)
+    return left_out.marks(PartitionRows(given[FIRST_ROW], n_rows, own))
 
 
 def labels_of(block: object, given: Mapping[str, Any], spec: ReadSpec) -> tuple[Float32, Float32 | None]:

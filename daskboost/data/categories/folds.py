@@ -44,6 +44,11 @@ class Division(NamedTuple):
     seed: int
     n_folds: int = N_FOLDS
 
+    @property
+    def share(self) -> float:
+        """The part of all rows that is in other folds than a row's own."""
+        return 1 - 1 / self.n_folds
+
     def of(self, first_row: int, n_rows: int) -> UInt8:
         """Return the fold of each row of a partition; uint8, shape (rows,)."""
         return folds_of(self.seed, first_row, n_rows, self.n_folds)
@@ -197,7 +202,7 @@ class FoldCounts:
 
     @classmethod
     def of(cls, codes: Sequence[Int32], n_codes: Sequence[int], division: Division, folds: UInt8, levels: UInt8,
-           target: Target, threads: int = 1) -> FoldCounts:  # fmt: skip
+           target: Target, threads: int = 1, levels_in: Sequence[UInt8] | None = None) -> FoldCounts:  # fmt: skip
         """Count the rows of one partition, so many columns at the same time.
 
         Parameters
@@ -211,13 +216,18 @@ class FoldCounts:
             What the division gives.
         levels : uint8 array, shape (rows,)
             Of the target, see `Target.levels`.
+        levels_in : sequence of uint8 arrays, shape (rows,), optional
+            What each column counts, where some rows do not count in all of them.
         """
         from daskboost.devices.cpu.threads import on_threads
 
-        steps = target.steps
-        columns = list(zip(codes, n_codes, strict=True))
-        n_folds = division.n_folds
-        tables = on_threads(lambda own: FoldTable.of(*own, folds, levels, steps, n_folds), columns, threads)
+        steps, n_folds = target.steps, division.n_folds
+
+        def table(codes: Int32, n_codes: int, levels: UInt8) -> FoldTable:
+            return FoldTable.of(codes, n_codes, folds, levels, steps, n_folds)
+
+        columns = list(zip(codes, n_codes, levels_in or [levels] * len(codes), strict=True))
+        tables = on_threads(lambda own: table(*own), columns, threads)
         counts = np.bincount(levels, minlength=len(steps))[: len(steps)]
         return cls(tables, np.append(counts.sum(), counts @ steps.astype(np.int64)), division)
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
-from daskboost.dtypes import Float32, Int32, UInt8
+from daskboost.dtypes import Bool, Float32, Int32, UInt8
 
 if TYPE_CHECKING:
     from daskboost.data.categories.combinations import CombinationEncoder
     from daskboost.data.categories.statistics import StatisticTable
+    from daskboost.data.chunks.row_folds import LeftOut
     from daskboost.devices.cpu.statistics import Statistics
 
 Columns: TypeAlias = tuple[int, ...]
@@ -73,6 +74,8 @@ class TrainedRows:
     """The id of the first row."""
     levels: Callable[[], UInt8]
     """Reads the levels of their targets, see `Target.levels`."""
+    marks: Callable[[LeftOut], Bool]
+    """Finds which of them are left out."""
     threads: int
 
 

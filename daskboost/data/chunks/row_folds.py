@@ -15,7 +15,8 @@ import numpy as np
 
 from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.input.labels import LabelStats
-from daskboost.dtypes import Array, Bool, Int64, UInt64
+from daskboost.data.input.row_columns import ChunkRows
+from daskboost.dtypes import Array, Bool, Int8, Int64, UInt64
 from daskboost.hashing import Purpose, draws, key
 
 MOST_HASHES = 2**17
@@ -27,12 +28,85 @@ BLOCK_ROWS = 2**15
 _LAST = np.uint64(2**64 - 1)
 
 
+class NumberedRows(Protocol):
+    """Rows that have numbers: those of a chunk, or of a partition."""
+
+    @property
+    def first_row(self) -> int:
+        """Return the number of the first row; those of others follow."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Return how many rows there are."""
+        ...
+
+    @property
+    def rows(self) -> ChunkRows:
+        """Return what rows have beside features."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartitionRows:
+    """The rows of a partition, see `NumberedRows`."""
+
+    first_row: int
+    n_rows: int
+    rows: ChunkRows
+
+
 class FoldRule(Protocol):
     """Which fold each row belongs to."""
 
-    def folds_of(self, entry: ShardChunk) -> Int64:
-        """Return the folds of a chunk's rows; int64, shape (rows,)."""
+    def folds_of(self, entry: NumberedRows) -> Array:
+        """Return the folds of some rows, -1 of rows that are in none; integers, shape (rows,)."""
         ...
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows whose labels other rows must not know: those of one fold, and those that are in none.
+
+    Parameters
+    ----------
+    rule : FoldRule
+    fold : int
+        The fold whose rows are held out.
+    """
+
+    rule: FoldRule
+    fold: int
+
+    def marks(self, entry: NumberedRows) -> Bool:
+        """Return which of some rows are left out; bool, shape (rows,)."""
+        folds = self.rule.folds_of(entry)
+        marks: Bool = (folds == self.fold) | (folds < 0)
+        return marks
+
+
+@dataclass(frozen=True, eq=False)
+class GivenFolds:
+    """Folds that are given for each row; `folds` : int8 array, shape (all rows,), by their numbers."""
+
+    folds: Int8
+
+    def folds_of(self, entry: NumberedRows) -> Array:
+        """See `FoldRule`."""
+        return self.folds[entry.first_row : entry.first_row + entry.n_rows]
+
+
+@dataclass(frozen=True, eq=False)
+class OfSubset:
+    """The folds of the rows of a subset, of which other rows are in none; `marks` : bool array, shape (all rows,)."""
+
+    rule: FoldRule
+    marks: Bool
+
+    def folds_of(self, entry: NumberedRows) -> Array:
+        """See `FoldRule`."""
+        own = self.marks[entry.first_row : entry.first_row + entry.n_rows]
+        return np.where(own, self.rule.folds_of(entry), -1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +115,7 @@ class LastRows:
 
     first: int
 
-    def folds_of(self, entry: ShardChunk) -> Int64:
+    def folds_of(self, entry: NumberedRows) -> Int64:
         """See `FoldRule`."""
         return (np.arange(entry.n_rows) + entry.first_row >= self.first).astype(np.int64)
 
@@ -77,7 +151,7 @@ class Dealing:
             most = max(int(MOST_HASHES / max(span, 1.0)), LEAST_HASHES)
         return cls(n_folds, seed, repeat, by, most)
 
-    def numbers_of(self, entry: ShardChunk, begin: int = 0, end: int | None = None) -> UInt64:
+    def numbers_of(self, entry: NumberedRows, begin: int = 0, end: int | None = None) -> UInt64:
         """Return the numbers of a chunk's rows, or of some of them, or the codes of their queries; uint64, shape
         (rows,)."""
         end = entry.n_rows if end is None else end
@@ -90,7 +164,7 @@ class Dealing:
         """Return what rows, or queries, of those numbers are dealt out by; uint64, shape (rows,)."""
         return draws(key(self.seed, Purpose.FOLDS, self.repeat), numbers)
 
-    def groups_of(self, entry: ShardChunk) -> Array:
+    def groups_of(self, entry: NumberedRows) -> Array:
         """Return the values that keep rows in groups of their own: labels, or zeros."""
         return np.zeros(entry.n_rows, np.float32) if self.by != "label" else np.asarray(entry.rows.label)
 
@@ -188,7 +262,7 @@ class DealtRows:
     thresholds: UInt64
     turns: Int64
 
-    def folds_of(self, entry: ShardChunk) -> Int64:
+    def folds_of(self, entry: NumberedRows) -> Int64:
         """See `FoldRule`."""
         folds, groups = np.empty(entry.n_rows, np.int64), self.dealing.groups_of(entry)
         for begin in range(0, entry.n_rows, BLOCK_ROWS):
