@@ -41,6 +41,36 @@ def least_levels_of_pairs(n_levels: int) -> Iterator[None]:
         combinations.LEAST_LEVELS = known
 
 
+@contextmanager
+def rows_of_frequent_levels(n_rows: int) -> Iterator[None]:
+    """Let levels of so many rows be frequent meanwhile, of which statistics tell next to no labels."""
+    from daskboost.data.categories import encoder
+
+    known, encoder.FREQUENT = encoder.FREQUENT, n_rows
+    try:
+        yield
+    finally:
+        encoder.FREQUENT = known
+
+
+def cross_validated(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any) -> Any:
+    """The table of `daskboost.cv`."""
+    import daskboost
+
+    return daskboost.cv({"n_jobs": threads(), **params}, dataset, rounds, folds=folds)
+
+
+def default_predictions(rows: Part, x: Any, is_binary: bool) -> Vector:
+    """What a default classifier's chances of label 1 are, or a default regressor's predictions."""
+    import daskboost
+
+    if is_binary:
+        found: Vector = daskboost.DaskBoostClassifier(n_jobs=threads()).fit(rows.x, rows.y).predict_proba(x)[:, 1]
+        return found
+    numbers: Vector = daskboost.DaskBoostRegressor(n_jobs=threads()).fit(rows.x, rows.y).predict(x)
+    return numbers
+
+
 def quantize_frame(x: Any, y: Vector, **options: Any) -> Any:
     """A QuantizedDataset of a frame in this process; `options` go to `QuantizedDataset`."""
     from daskboost import QuantizedDataset

@@ -372,9 +372,11 @@ class QuantizedDataset:
     def subset(self, rows: Any) -> QuantizedDataset:
         """Some of the rows, as a data set to train or evaluate on that shares this one's bins and cut points.
 
-        Nothing is copied but a truth value per row, and a weight per row while a fit runs. A fit on a subset is one of
-        these rows alone: the others have weight 0 in its trees (so their labels must be such as the objective takes,
-        and a pass takes as long as one over all rows), and evaluating rows of the same data set costs no pass.
+        Nothing is copied but a truth value per row, and a weight per row while a fit runs. Target statistics stay those
+        of all rows, which know the labels of those left out; `cv` and `train_many` make others for each fold. A
+        fit on a subset is one of these rows alone: the others have weight 0 in its trees (so their labels must be
+        such as the objective takes, and a pass takes as long as one over all rows), and evaluating rows of the same
+        data set costs no pass.
 
         Parameters
         ----------

@@ -47,10 +47,11 @@ def train_many(
     """Train several models over the same quantized rows: parameter candidates, seeds, folds of cross-validation.
 
     Each model is, byte for byte, the one that `train` gives for the same arguments alone; that of a fold is
-    ``train(params, dtrain.subset(training_rows), evals=[..., (dtrain.subset(held_out_rows), "valid")])``. What they
-    share is the bins. Those in memory are there once, and as many models grow at a time as there are threads. Where
-    chunks are streamed from disk, all models grow in lock-step, and a pass over the chunks serves every model that
-    needs one: N models read as often as the one that needs most passes.
+    ``train(params, dtrain.subset(training_rows), evals=[..., (dtrain.subset(held_out_rows), "valid")])``, but that
+    target statistics of rare levels know no labels of rows held out, for which rows are read again for each fold
+    (`docs/categories.md`). What models share is the bins. Those in memory are there once, and as many models grow at
+    a time as there are threads. Where chunks are streamed from disk, all models grow in lock-step, and a pass over
+    the chunks serves every model that needs one: N models read as often as the one that needs most passes.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import categories, ours
+from benchmarks import categories, category_folds, ours
 from benchmarks.real_sets import SETS, Loaded, Part, categories_of, load, with_texts
 
 
@@ -75,3 +75,13 @@ def test_missing_categories_are_texts_of_their_own() -> None:
     part = Part(frame, frame["b"].to_numpy("float32"))
     assert categories_of(frame) == ["a"]
     assert with_texts(part, ["a"]).x["a"].tolist() == ["x", "missing"]
+
+
+def test_folds_beside_new_rows(bundled_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DASKBOOST_DATA", str(bundled_data))
+    monkeypatch.setenv("BENCH_THREADS", "2")
+    category_folds.main(["--sets", "adult", "--rounds", "3", "--results", str(tmp_path)])
+    (row,) = (json.loads(line) for line in (tmp_path / "category_folds.jsonl").read_text().splitlines())
+    assert row["cv_round"] == row["new_round"] == 3
+    assert row["cv_loss"] == pytest.approx(row["new_loss"], rel=0.005)
+    assert row["new_loss_at_cv_round"] == row["new_loss"] < 0.5

@@ -1,0 +1,185 @@
+"""Target statistics where rows are held out: what they know of the labels of these."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.statistics import sums_of, values_of
+from sklearn.model_selection import KFold
+
+from daskboost import DaskBoostClassifier, QuantizedDataset, cv, train_many
+from daskboost.data.categories import combinations
+from daskboost.data.categories import encoder as encoder_module
+from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_without
+from daskboost.data.categories.encoder import Encoder
+from daskboost.data.categories.folds import folds_of
+from daskboost.data.chunks.row_folds import GivenFolds, LeftOut
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.data.input.source import make_source
+from daskboost.dtypes import Float32
+from daskboost.local.in_process import LocalRunner
+from daskboost.training.folds import Folds
+
+SEED = 3
+
+
+def frame(n_rows: int, seed: int = 0, n_levels: int = 250) -> pd.DataFrame:
+    """Return columns that say nothing of the labels in "y"."""
+    rng = np.random.default_rng(seed)
+    columns = {name: rng.integers(0, n_levels, n_rows).astype(str) for name in "abc"}
+    return pd.DataFrame({**columns, "y": rng.integers(0, 2, n_rows)})
+
+
+def features(rows: pd.DataFrame, folds: Sequence[int]) -> tuple[Float32, Encoder, Encoder]:
+    """Return the features in which rows know no labels of fold 1, and of none; the encoder of all rows, and theirs."""
+    runner = LocalRunner(1)
+    with QuantizedDataset(rows.drop(columns=["y", "w"]), rows["y"], weight=rows["w"], random_state=SEED) as data:
+        info = data.info
+    source = encoded(make_source(rows, "y", weight="w"), CategoryOptions(SEED), runner)
+    whole = source.schema.encoder
+    assert isinstance(whole, Encoder)
+    left_out, counted = LeftOut(GivenFolds(np.array(folds, np.int8)), 1), np.array(folds) == 0
+    n_counted = int((counted & (rows["w"] > 0)).sum())
+    own = encoded_without(source, whole, left_out, n_counted, info, SEED, runner)
+    (batch,) = own.batches()
+    made = own.schema.encoder
+    assert isinstance(made, Encoder)
+    assert isinstance(batch.features, DenseRows)
+    return batch.features.matrix(), whole, made
+
+
+@st.composite
+def held_out_rows(draw: st.DrawFn) -> tuple[pd.DataFrame, list[int]]:
+    """Some rows of weights, and which of them are trained on (0), held out (1), and neither (-1)."""
+    n = draw(st.integers(12, 40))
+    one_of: dict[str, list[str | None]] = {"a": ["u", "v", "w", "x", None], "b": ["p", "q", "r", "s"]}
+    columns = {name: draw(st.lists(st.sampled_from(own), min_size=n, max_size=n)) for name, own in one_of.items()}
+    labels = [0, 1, *draw(st.lists(st.integers(0, 1), min_size=n - 2, max_size=n - 2))]
+    weights = [1, 1, *draw(st.lists(st.sampled_from([0, 1, 2]), min_size=n - 2, max_size=n - 2))]
+    folds = draw(st.lists(st.sampled_from([0, 0, 0, 1, -1]), min_size=n, max_size=n))
+    return pd.DataFrame({**columns, "y": labels, "w": weights}), folds
+
+
+@given(held_out_rows(), st.sampled_from([0, 4, 1000]))
+@settings(max_examples=40, deadline=None)
+def test_rows_have_what_other_rows_count(own: tuple[pd.DataFrame, list[int]], frequent: int) -> None:
+    """A row that is held out has statistics of all others, as if nine tenths of them counted; others have them of other
+    folds. Labels of rows held out count in frequent levels alone."""
+    rows, folds = own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder_module, "FREQUENT", frequent)
+        patch.setattr(combinations, "LEAST_LEVELS", 3)
+        found, whole, made = features(rows, folds)
+    n, names, labels = len(rows), list(whole.schema.names or ()), rows["y"].tolist()
+    weighs, parts = (rows["w"] > 0).tolist(), folds_of(SEED, 0, n).tolist()
+    statistics = whole.target.statistics(whole.priors)
+    for columns in (["a"], ["b"], ["a", "b"]):
+        name = f"{', '.join(columns)} (target)"
+        if name not in names:
+            continue
+        levels = [tuple(each) for each in rows[columns].fillna("").itertuples(index=False)]
+        for i in range(n):
+            same = [j for j in range(n) if levels[j] == levels[i] and weighs[j]]
+            counted = [j for j in same if folds[j] == 0 or len(same) >= frequent]
+            if folds[i] == 0:
+                counted = [j for j in counted if parts[j] != parts[i]]
+            sums = sums_of(counted, labels, statistics.steps.tolist())
+            (value,) = values_of(sums, statistics, 1.0 if folds[i] == 0 else 0.9)
+            assert found[i, names.index(name)] == np.float32(value), (columns, i)
+    trained = sum(fold == 0 and weight for fold, weight in zip(folds, weighs, strict=True))
+    assert made.share == pytest.approx(0.9 * trained / sum(weighs))
+
+
+def test_labels_of_rows_held_out_change_no_feature() -> None:
+    rows = frame(600, n_levels=40).assign(w=1.0)
+    folds = np.random.default_rng(1).choice([0, 0, 1, -1], 600)
+    others = rows.copy()
+    hidden = np.flatnonzero(folds)
+    others.loc[hidden, "y"] = rows["y"].to_numpy()[np.roll(hidden, 7)]
+    assert (others["y"] != rows["y"]).sum() > 50
+    np.testing.assert_array_equal(features(rows, folds.tolist())[0], features(others, folds.tolist())[0])
+
+
+@pytest.mark.parametrize("folds", ["number", "pairs"])
+def test_noise_is_found_to_be_noise(folds: str) -> None:
+    """Three columns of 250 levels that say nothing had an AUC of .56 to .62 where statistics knew the labels of rows
+    held out."""
+    for seed in range(3):
+        rows = frame(4000, seed)
+        given = 5 if folds == "number" else list(KFold(5, shuffle=True, random_state=seed).split(rows))
+        with QuantizedDataset(rows.drop(columns="y"), rows["y"], max_ctr_complexity=1) as data:
+            params = {"objective": "binary:logistic", "eval_metric": "auc", "learning_rate": 0.3, "n_jobs": 2}
+            table = cv(params, data, 20, folds=given)
+        assert abs(table["valid-auc-mean"].iloc[-1] - 0.5) < 0.035
+
+
+def test_a_subset_is_divided_without_the_other_rows() -> None:
+    """Labels that rows share with rows outside the subset are nothing to learn of it."""
+    rows = frame(4000, 1)
+    doubled = pd.concat([rows, rows, rows, rows], ignore_index=True)
+    with QuantizedDataset(doubled.drop(columns="y"), doubled["y"], max_ctr_complexity=1) as data:
+        params = {"objective": "binary:logistic", "eval_metric": "auc", "learning_rate": 0.3, "n_jobs": 2}
+        table = cv(params, data.subset(np.arange(4000)), 20, folds=5)
+    assert abs(table["valid-auc-mean"].iloc[-1] - 0.5) < 0.035
+
+
+def test_a_fit_stops_where_new_rows_would() -> None:
+    """Held-out rows of pure noise show no round to be better than none by much."""
+    rows = frame(4000, 2)
+    model = DaskBoostClassifier(max_ctr_complexity=1, n_jobs=2, cross_features=False)
+    model.fit(rows.drop(columns="y"), rows["y"])
+    losses = [metrics["logloss"] for metrics in model.evals_result_.values()]
+    assert len(losses) == 5
+    assert np.mean([min(each) for each in losses]) > 0.692, "that of one half for all is .6931"
+    encoder = model.booster_.schema.encoder
+    assert isinstance(encoder, Encoder)
+    assert encoder.share == pytest.approx(0.9 * 0.8, abs=0.001)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "codes", "time", "frequent"])
+def test_rows_without_statistics_that_tell_labels_are_read_once(kind: str) -> None:
+    rows = frame(3000, n_levels=3 if kind == "frequent" else 30)
+    x = rows.drop(columns="y")
+    options: dict[str, dict[str, Any]] = {"codes": {"encodings": "native"}, "time": {"has_time": True}}
+    if kind == "numbers":
+        x = x.astype(float)
+    with QuantizedDataset(x, rows["y"], **options.get(kind, {})) as data:
+        rule = GivenFolds(np.arange(3000, dtype=np.int64).astype(np.int8) % 2)
+        assert data.unaware_of(rule, 1, 1500) is data
+        pair = Folds(data, rule, [1])[0]
+        assert all(half.shards._whole is data.shards for half in pair)
+
+
+def test_a_saved_data_set_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = frame(500)
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"]) as data:
+        data.save(tmp_path / "set")
+    params = {"objective": "binary:logistic", "n_jobs": 1}
+    with QuantizedDataset.open(tmp_path / "set") as opened, caplog.at_level(logging.WARNING, "daskboost"):
+        train_many(params, opened, 2)
+        assert not caplog.records
+        cv(params, opened, 2, folds=2)
+    assert "know the labels of rows that are held out" in caplog.text
+
+
+def test_what_is_read_again_is_freed() -> None:
+    rows = frame(500)
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"]) as data:
+        rule = GivenFolds((np.arange(500) % 2).astype(np.int8))
+        folds = Folds(data, rule, [0, 1])
+        first: Any = folds[0][0].shards
+        assert folds[0][0].shards is first and first._whole is not data.shards
+        kept = weakref.ref(first._whole)
+        del first, folds
+        gc.collect()
+        assert kept() is None
