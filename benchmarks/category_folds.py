@@ -66,14 +66,17 @@ def _parameters(data: Loaded, config: FoldsConfig) -> dict[str, Any]:
 
 
 def beside(name: str, config: FoldsConfig) -> dict[str, Any]:
-    """One set's row: the best round and its loss by both, and what new rows lose by stopping at that of `cv`."""
+    """One set's row: the best round and its loss by `cv`, by `cv` whose statistics know all labels, and of new rows;
+    and what these lose by stopping at the others' rounds."""
     data = load(name)
-    told, new = by_cv(data, config), by_new_rows(data, config)
-    stops, best = int(np.argmin(told)), int(np.argmin(new))
-    return {
-        "case": name, "measure": LOSSES[data.info.task], "cv_round": stops + 1, "cv_loss": told[stops],
-        "new_round": best + 1, "new_loss": new[best], "new_loss_at_cv_round": new[stops],
-    }  # fmt: skip
+    with ours.rows_of_frequent_levels(0):
+        knowing = by_cv(data, config)
+    new, row = by_new_rows(data, config), dict[str, Any](case=name, measure=LOSSES[data.info.task])
+    for contender, losses in {"knowing": knowing, "cv": by_cv(data, config), "new": new}.items():
+        best = int(np.argmin(losses))
+        row |= {f"{contender}_round": best + 1, f"{contender}_loss": losses[best]}
+        row[f"new_loss_at_{contender}_round"] = new[best]
+    return row
 
 
 def default_loss(name: str, frequent: int) -> dict[str, Any]:

@@ -82,6 +82,6 @@ def test_folds_beside_new_rows(bundled_data: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BENCH_THREADS", "2")
     category_folds.main(["--sets", "adult", "--rounds", "3", "--results", str(tmp_path)])
     (row,) = (json.loads(line) for line in (tmp_path / "category_folds.jsonl").read_text().splitlines())
-    assert row["cv_round"] == row["new_round"] == 3
+    assert row["cv_round"] == row["new_round"] == row["knowing_round"] == 3
     assert row["cv_loss"] == pytest.approx(row["new_loss"], rel=0.005)
     assert row["new_loss_at_cv_round"] == row["new_loss"] < 0.5

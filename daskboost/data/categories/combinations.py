@@ -219,32 +219,39 @@ class CombinationCounts:
     @cached_property
     def kept(self) -> KeptCombination:
         """The levels that are kept."""
-        (cells, counts), starts, n_folds = self._present, self._starts, self.by_key.n_folds
+        starts = self._starts
+        chosen = np.arange(len(starts))
         if len(starts) > self.most_levels:
-            places = most_frequent(np.add.reduceat(counts[:, 0], starts), self.most_levels)
-            widths = np.append(starts[1:], len(cells))[places] - starts[places]
-            firsts = np.cumsum(widths) - widths
-            own = np.repeat(starts[places] - firsts, widths) + np.arange(widths.sum())
-            cells, counts, starts = cells[own], counts[own], firsts
-        totals = np.zeros((len(starts) + 1, counts.shape[1]), np.int64)  # last missing: keys have it as a code
-        if len(starts):
-            np.add.reduceat(counts, starts, out=totals[:-1], dtype=np.int64)
-        encoder = CombinationEncoder(self.combination, cells[starts] // n_folds, StatisticTable(totals))
-        return KeptCombination(encoder, np.append(starts, len(cells)), (cells % n_folds).astype(np.uint8), counts)
+            chosen = most_frequent(np.add.reduceat(self._present[1][:, 0], starts), self.most_levels)
+        return self._levels(chosen, self._keys[chosen], np.arange(len(chosen)))
 
     def kept_as(self, encoder: CombinationEncoder) -> KeptCombination:
         """Return what the levels that an encoder knows have counted, some of which may have counted nothing here."""
-        (cells, counts), n_folds = self._present, self.by_key.n_folds
-        places = np.searchsorted(encoder.keys, cells // n_folds)
-        known = encoder.keys[np.minimum(places, encoder.n_levels - 1)] == cells // n_folds if encoder.n_levels else (
-            np.zeros(len(cells), np.bool_)
-        )
-        cells, counts, places = cells[known], counts[known], places[known]
-        totals = np.zeros((encoder.n_levels + 1, counts.shape[1]), np.int64)
-        np.add.at(totals, places, counts)
-        starts = np.searchsorted(places, np.arange(encoder.n_levels + 1))
-        own = CombinationEncoder(self.combination, encoder.keys, StatisticTable(totals))
-        return KeptCombination(own, starts, (cells % n_folds).astype(np.uint8), counts)
+        places = np.searchsorted(encoder.keys, self._keys)
+        chosen = np.flatnonzero(np.append(encoder.keys, -1)[places] == self._keys)
+        return self._levels(chosen, encoder.keys, places[chosen])
+
+    @property
+    def _keys(self) -> Int64:
+        """The key of each level that has rows, increasing."""
+        return self._present[0][self._starts] // self.by_key.n_folds
+
+    def _levels(self, chosen: Int64, keys: Int64, places: Int64) -> KeptCombination:
+        """Return levels of some keys, of which those at some places are chosen ones of these, in their order; others
+        have counted nothing."""
+        (cells, counts), starts, n_folds = self._present, self._starts, self.by_key.n_folds
+        widths = np.append(starts[1:], len(cells))[chosen] - starts[chosen]
+        firsts = np.cumsum(widths) - widths
+        if len(chosen) < len(starts):
+            own = np.repeat(starts[chosen] - firsts, widths) + np.arange(widths.sum())
+            cells, counts = cells[own], counts[own]
+        totals = np.zeros((len(keys) + 1, counts.shape[1]), np.int64)  # last missing: keys have it as a code
+        if len(chosen):
+            totals[places] = np.add.reduceat(counts, firsts, dtype=np.int64)
+        width_of = np.zeros(len(keys) + 1, np.int64)
+        width_of[1 + places] = widths
+        encoder = CombinationEncoder(self.combination, keys, StatisticTable(totals))
+        return KeptCombination(encoder, np.cumsum(width_of), (cells % n_folds).astype(np.uint8), counts)
 
     def says_more(self, n_levels: Iterable[int]) -> bool:
         """Return whether the combination says what no part of it does alone: see `LEAST_GROWTH`.
@@ -259,7 +266,7 @@ class CombinationCounts:
         same of both."""
         if len(self.combination.columns) > 2 or not 0 < len(self._starts) <= min(self.combination.sizes):
             return False
-        keys, size = self._present[0][self._starts] // self.by_key.n_folds, self.combination.sizes[1]
+        keys, size = self._keys, self.combination.sizes[1]
         return len(np.unique(keys // size)) == len(np.unique(keys % size)) == len(keys)
 
 
