@@ -316,7 +316,9 @@ class QuantizedDataset:
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
         def held(source: Source, info: DatasetInfo, runner: Any, beside: object) -> QuantizedDataset:
-            quantize = partial(quantize_here, runner=runner, n_engines=n_engines) if runner.is_here else runner.quantize
+            quantize: Callable[..., object] = runner.quantize if not runner.is_here else partial(
+                quantize_here, runner=runner, n_engines=n_engines
+            )  # fmt: skip
             return cls._holding(info, quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
                 beside=beside,
