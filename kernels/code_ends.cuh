@@ -1,5 +1,6 @@
 // Codes of features that are split by sets: which of them lie at either end of their order, and what the sets gain that are cut
-// off there. For `split_sets.cu`, which searches nodes, and `split_level_sets.cu`, which searches levels.
+// off there. For `split_sets.cu`, which searches nodes, `split_level_sets.cu`, which searches levels, and
+// `split_vector_sets.cu`, which searches either for leaves that are vectors.
 #pragma once
 
 #include "best.cuh"
@@ -30,6 +31,7 @@ struct Coded {
     i32 most;         // codes of an end; 0 where each code alone is tried against all others
     i32 first_ends;   // the last lists of its ends, among those of all features
     i32 n_ends;
+    i32 first_code;   // among those of all features
 };
 
 // A row of `chunks`.
@@ -66,14 +68,19 @@ struct Ends {
 
 constexpr u64 LIGHT = 0;  // less than the key of any number
 
-// The leaf value of a code alone, by penalties of which `smooth` is a part, as an integer of the same order; -0.0 is 0.0.
+// A number as an integer of the same order; -0.0 is 0.0.
+static __device__ __forceinline__ u64 key_of_number(double value) {
+    const u64 sign = 1ull << 63, bits = static_cast<u64>(__double_as_longlong(value == 0.0 ? 0.0 : value));
+    return bits & sign ? ~bits : bits | sign;
+}
+
+// The leaf value of a code alone, by penalties of which `smooth` is a part, as such an integer.
 static __device__ __forceinline__ u64 key_of(Pair64 sums, double unit_g, double unit_h, Regular regular, double smooth) {
     const Sums worth = sums_of(sums.g, sums.h, unit_g, unit_h);
     if (worth.h < smooth) return LIGHT;
     double value = 0.0;  // of many codes, and a division of 0 is slow
     if (soft_magnitude(worth.g, regular.alpha) != 0.0) value = leaf_weight(worth, regular, {NO_GAIN, NO_LIMIT});
-    const u64 sign = 1ull << 63, bits = static_cast<u64>(__double_as_longlong(value == 0.0 ? 0.0 : value));
-    return bits & sign ? ~bits : bits | sign;
+    return key_of_number(value);
 }
 
 // Codes that follow one another, of which some are selected: the first in order, of equal keys those that come first.

@@ -156,11 +156,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_sets(
     copy_list(lists + best * list_width, sets + static_cast<i64>(node) * list_width);
 }
 
-// `nodes` : of each of `n` slots, NONE of those that are left out. `kept` : by node. `results`, `sets` : by slot.
+// `nodes` : of each of `n` slots, NONE of those that are left out. `kept` : by node. `results`, `sets` : by slot; a result has
+// `n_results` numbers.
 extern "C" __global__ void __launch_bounds__(THREADS) keep_lists(
-    const i32* nodes, i32 n, const i64* results, const i32* sets, i32 list_width, i32* kept) {
+    const i32* nodes, i32 n, const i64* results, i32 n_results, const i32* sets, i32 list_width, i32* kept) {
     const i32 slot = static_cast<i32>(blockIdx.x) * (THREADS / static_cast<i32>(WARP)) +
                      static_cast<i32>(threadIdx.x) / static_cast<i32>(WARP);
-    if (slot >= n || nodes[slot] == NONE || results[static_cast<i64>(slot) * RESULTS + 2] >= 0) return;
+    if (slot >= n || nodes[slot] == NONE || results[static_cast<i64>(slot) * n_results + 2] >= 0) return;
     copy_list(sets + static_cast<i64>(slot) * list_width, kept + static_cast<i64>(nodes[slot]) * list_width);
 }

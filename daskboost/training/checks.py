@@ -225,13 +225,13 @@ def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
             raise ParameterError(f"{what} does not go with {other}; {remedy}")
 
 
-def check_sets(params: TrainParams, objective: Objective, column: str) -> None:
+def check_sets(params: TrainParams, column: str) -> None:
     """Refuse what cannot split a column of codes by sets of categories.
 
     `column` : what messages call one of these columns.
     """
     _refuse_beside(
-        f"encodings='native' of column {column!r}", _without_sets(params, objective),
+        f"encodings='native' of column {column!r}", _without_sets(params),
         "use encodings='target' for it (and for the model that is continued, if one is), or leave the other out",
     )  # fmt: skip
 
@@ -243,13 +243,13 @@ def may_have_sets(params: TrainParams, objective: Objective) -> bool:
     """
     if objective.n_outputs > 1 or params.grow_policy == "symmetric":
         return False
-    return not any(_without_sets(replace(params, device="cuda"), objective).values())
+    return not any(_without_sets(replace(params, device="cuda")).values())
 
 
-def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
+def _without_sets(params: TrainParams) -> dict[str, bool]:
     """Return what keeps trees from splitting by sets, and whether it is there."""
     kind, _ = split_device(params.device)
-    is_named, why = kind == "cuda", _why_cpu(params, objective)
+    is_named, why = kind == "cuda", _why_cpu(params)
     return {
         f"device={params.device!r} and {why}": is_named and bool(why),
         "partition_by='columns', as GPUs that share features do not tell each other sets":
@@ -257,19 +257,17 @@ def _without_sets(params: TrainParams, objective: Objective) -> dict[str, bool]:
     }
 
 
-def _why_cpu(params: TrainParams, objective: Objective) -> str:
+def _why_cpu(params: TrainParams) -> str:
     """Return why GPUs have no splits by sets with these parameters; empty where they have."""
-    if params.has_vector_leaves(objective.n_outputs):
-        return "multi_strategy='multi_output_tree', whose sets CPUs alone have"
     if params.max_cat_threshold > MOST_THRESHOLD:
         return f"max_cat_threshold={params.max_cat_threshold}, of which a GPU takes {MOST_THRESHOLD} at most"
     return ""
 
 
-def device_of_sets(params: TrainParams, objective: Objective) -> str:
+def device_of_sets(params: TrainParams) -> str:
     """Return the device of a fit whose trees split by sets: the parameters', or the CPU where GPUs have no such splits,
     which the log says."""
-    why = _why_cpu(params, objective)
+    why = _why_cpu(params)
     if split_device(params.device)[0] == "cpu" or not why:
         return params.device
     logger.info("device='auto' trains on the CPU: %s", why)

@@ -273,8 +273,8 @@ def make_spec(
     rules = split_rules(params, objective, monotone)
     sets = set_search(params, schema)
     if sets is not None:
-        check_sets(params, objective, schema.label(int(np.flatnonzero(sets.is_code)[0])))
-        rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params, objective))
+        check_sets(params, schema.label(int(np.flatnonzero(sets.is_code)[0])))
+        rules, params = replace(rules, sets=sets), replace(params, device=device_of_sets(params))
     made = check_metrics(params.eval_metric or (objective.default_metric,) * bool(evals), objective, params)
     check_evaluated_queries(made, evals)
     earlier: tuple[TreeTable, ...] = ()
@@ -342,7 +342,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     words = zip(schema.columns.categorical, encodings_of(params.encodings, schema.columns), strict=True)
     native = [schema.columns.label(at) for at, word in words if word == NATIVE]
     if native:
-        check_sets(params, objective, native[0])
+        check_sets(params, native[0])
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     ignored_features(params.ignored_features, schema)

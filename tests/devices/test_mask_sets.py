@@ -65,7 +65,8 @@ def test_walks_end_in_the_naive_leaf(
     tree = make_tree(rng, layout, depth)
     if short:  # no more words than the sets need, as trees of models have
         tree = replace(tree, right_bins=tree.right_bins[:, : -(-tree.right_bins.shape[1] // 2)].copy())
-    expected = tree.value[[reference.leaf(tree, row, layout.n_bins) for row in symbols]]
+    leaves = [reference.leaf(tree, row, layout.n_bins) for row in symbols]
+    expected = tree.value[leaves]
     columns = device_tree(runtime, tree, layout.n_bins).columns.alone()
     size = runtime.xp.asarray(np.array([len(tree.value)], np.int32))
     words = runtime.xp.asarray(rng.integers(0, 1 << 32, (layout.n_slots, MASK_WORDS)).astype(np.uint32))
@@ -74,6 +75,10 @@ def test_walks_end_in_the_naive_leaf(
         margins = runtime.xp.zeros((N_ROWS, 1), np.float32)
         walk_trees(runtime, view, columns._replace(masks=masks), margins)
         assert to_host(margins)[:, 0].tobytes() == expected.tobytes(), masks is None
+    vectors = rng.normal(size=(len(tree.value), 3)).astype(np.float32)
+    margins = runtime.xp.zeros((N_ROWS, 3), np.float32)
+    device_tree(runtime, replace(tree, value=vectors), layout.n_bins).walk(view, margins)
+    assert to_host(margins).tobytes() == vectors[leaves].tobytes()
 
 
 def test_trees_of_more_nodes_and_more_slots_have_no_masks(runtime: Runtime) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from devices.backends import EagerThreads, make_layout
+from devices.test_vectors import wide
+from devices.test_vectors_on_gpu import on_device
 from reference import split, split_sets
-from tree.test_category_splits import UNITS, Case, histogram_of
+from tree.test_category_splits import UNITS, Case, side_by_side
 
 from daskboost.devices.bin_lists import bins_of_lists, lists_of_bins
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.device import tree_kind
 from daskboost.devices.gpu.rows.views import DeviceLayout
 from daskboost.devices.gpu.runtime.launches import Runtime
-from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.gpu.trees.split_sets import CHUNK, MOST_TAKEN, SetTables
 from daskboost.devices.row_order import ALL_BUT, BY_SET
 from daskboost.dtypes import Int64
@@ -35,12 +38,28 @@ LIMITS = {
 }  # fmt: skip
 
 
-def make_case(rng: np.random.Generator, n_bins: list[int], n_rows: int, limits: split_sets.SetRules, rules: str
-              ) -> Case:  # fmt: skip
+def make_case(rng: np.random.Generator, n_bins: list[int], n_rows: int, limits: split_sets.SetRules, rules: str,
+              n_outputs: int = 1) -> Case:  # fmt: skip
     """Rows of one node, some of which lack values, of codes and of numbers; ties are frequent."""
     symbols = np.stack([rng.integers(0, n + 1, n_rows) for n in n_bins], axis=1)
-    g, h = rng.integers(-3, 4, n_rows), rng.integers(1, 5, n_rows)
-    return Case(split.Rows(symbols, g, h, n_bins, UNITS), RULES[rules], limits)
+    first, *others = (
+        split.Rows(symbols, rng.integers(-3, 4, n_rows), rng.integers(1, 5, n_rows), n_bins, units)
+        for units in units_of(n_outputs)
+    )
+    return Case(first, RULES[rules], limits, others)
+
+
+def units_of(n_outputs: int) -> list[tuple[float, float]]:
+    return [(UNITS[0] / 2 ** (k % 3), UNITS[1] * 2 ** (k % 3)) for k in range(n_outputs)]
+
+
+def layout_of(case: Case) -> SlotLayout:
+    layout, n_outputs = make_layout(list(case.rows.n_bins)), len(case.outputs)
+    return wide(layout, n_outputs) if n_outputs > 1 else layout
+
+
+def searching(runtime: Runtime, layout: SlotLayout, rules: SplitRules) -> DeviceSearch:
+    return DeviceSearch(tree_kind(layout).kernels(DeviceLayout(runtime, layout)), rules)
 
 
 def rules_of(case: Case, *, symmetric: bool = False) -> SplitRules:
@@ -58,18 +77,18 @@ def nodes_of(cases: list[Case], allowed: Any = None) -> tuple[OpenNodes, Int64]:
     """The nodes of these cases, and histograms that rows have built."""
     ids, bounds = np.arange(len(cases), dtype=np.int32), np.tile([-np.inf, np.inf], (len(cases), 1))
     allowed = np.ones((1, len(cases[0].rows.n_bins)), np.uint8) if allowed is None else allowed
-    sums = np.array([case.rows.sums for case in cases], np.int64)
-    built = np.stack([histogram_of(case.rows, "pairs") for case in cases])
-    return OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, allowed, UNITS), built
+    sums = np.array([[part for rows in case.outputs for part in rows.sums] for case in cases], np.int64)
+    built = np.stack([side_by_side(case.outputs, "pairs") for case in cases])
+    units = tuple(unit for rows in cases[0].outputs for unit in rows.units)
+    return OpenNodes(ids, np.full_like(ids, -1), ids, sums, bounds, allowed, units), built
 
 
 def find_both(runtime: Runtime, cases: list[Case], allowed: Any = None, *, symmetric: bool = False
               ) -> tuple[Candidates, Candidates]:  # fmt: skip
     """What a GPU finds, and what a CPU does; `symmetric` : one split for all nodes."""
-    layout, rules = make_layout(list(cases[0].rows.n_bins)), rules_of(cases[0], symmetric=symmetric)
+    layout, rules = layout_of(cases[0]), rules_of(cases[0], symmetric=symmetric)
     nodes, built = nodes_of(cases, allowed)
-    on_device = runtime.xp.asarray(built)[:, :, None]
-    found = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules).search(nodes, on_device)
+    found = searching(runtime, layout, rules).search(nodes, on_device(runtime, layout, built))
     n_features = len(layout.n_bins)
     return found, SplitSearch(layout, rules, EagerThreads(1), (0, n_features)).search(nodes, built)
 
@@ -82,21 +101,25 @@ def assert_same(found: Candidates, expected: Candidates) -> None:
     assert mine.lists == other.lists
 
 
+@pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("own", LIMITS)
 @pytest.mark.parametrize("rules", RULES)
-def test_the_best_set_is_the_naive_one(rules: str, own: str, runtime: Runtime, rng: np.random.Generator) -> None:
+def test_the_best_set_is_the_naive_one(rules: str, own: str, n_outputs: int, runtime: Runtime,
+                                       rng: np.random.Generator) -> None:  # fmt: skip
     """Of one level and of several, among thresholds; features that may not be used are not."""
     for max_onehot, max_threshold in (4, 64), (30, 64), (1, 3):
         limits = replace(LIMITS[own], max_onehot=max_onehot, max_threshold=max_threshold)
-        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules) for n in (1, 7, 60, 90)]
+        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules, n_outputs) for n in (1, 7, 60, 90)]
         allowed = (rng.random((len(cases), 4)) < 0.8).astype(np.uint8)
         found, expected = find_both(runtime, cases, allowed)
         assert_same(found, expected)
         for row, case in enumerate(cases):
-            naive = split_sets.best(case.rules, limits, [case.rows], np.flatnonzero(allowed[row]).tolist())
+            naive = split_sets.best(case.rules, limits, case.outputs, np.flatnonzero(allowed[row]).tolist())
             assert found.gain[row] == naive.gain
             if naive.gain > -np.inf:
                 assert (found.feature[row], found.split_bin[row]) == (naive.feature, naive.bin)
+                lefts = split_sets.lefts_of(case.outputs, naive)
+                assert found.left[row].reshape(-1, 2).tolist() == [*map(list, lefts)]
                 assert frozenset(sets_of_bins(found.right_bins[row][None], np.array([naive.bin == BY_SET]))
                                  .categories.tolist()) == split_sets.right_bins_of(naive)  # fmt: skip
 
@@ -104,33 +127,35 @@ def test_the_best_set_is_the_naive_one(rules: str, own: str, runtime: Runtime, r
 @pytest.mark.parametrize(("n_codes", "max_threshold"), [
     (CHUNK, 64), (CHUNK + 1, 2), (5 * CHUNK - 3, MOST_TAKEN + 1), (2 * CHUNK + 7, 300),
 ])  # fmt: skip
-@pytest.mark.parametrize("smooth", [0.0, 0.125, 1.0])
-def test_many_codes(n_codes: int, max_threshold: int, smooth: float, runtime: Runtime, rng: np.random.Generator
-                    ) -> None:  # fmt: skip
+@pytest.mark.parametrize(("smooth", "n_outputs"), [(0.0, 1), (0.125, 1), (1.0, 1), (0.0, 2), (1.0, 2), (0.5, 37)])
+def test_many_codes(n_codes: int, max_threshold: int, smooth: float, n_outputs: int, runtime: Runtime,
+                    rng: np.random.Generator) -> None:  # fmt: skip
     """In several chunks, and where ends of chunks are joined before the last; most codes have no rows and are equal, or
     are too light."""
     limits = split_sets.SetRules(frozenset({1}), 4, max_threshold, smooth, 0.5 * smooth, smooth)
-    cases = [make_case(rng, [1 if smooth else 4, n_codes + 1], n, limits, "plain") for n in (40, 3 * n_codes)]
+    n_bins = [1 if smooth else 4, n_codes + 1]
+    cases = [make_case(rng, n_bins, n, limits, "plain", n_outputs) for n in (40, 3 * n_codes)]
     found, expected = find_both(runtime, cases)
     assert (expected.split_bin == BY_SET).any()
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("own", LIMITS)
 @pytest.mark.parametrize("rules", RULES)
-def test_the_best_set_of_a_level_is_the_naive_one(rules: str, own: str, runtime: Runtime, rng: np.random.Generator
-                                                  ) -> None:  # fmt: skip
+def test_the_best_set_of_a_level_is_the_naive_one(rules: str, own: str, n_outputs: int, runtime: Runtime,
+                                                  rng: np.random.Generator) -> None:  # fmt: skip
     """Of nodes some of which have few rows or none; features that one of them may not use are not."""
     for max_onehot, max_threshold in (4, 64), (30, 64), (1, 3):
         limits = replace(LIMITS[own], max_onehot=max_onehot, max_threshold=max_threshold)
-        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules) for n in (0, 7, 60, 90, 33)]
+        cases = [make_case(rng, [26, 5, 3, 1], n, limits, rules, n_outputs) for n in (0, 7, 60, 90, 33)]
         allowed = np.ones((5, 4), np.uint8)
         allowed[rng.integers(5), rng.integers(3)] = 0
         for given in (None, allowed):
             found, expected = find_both(runtime, cases, given, symmetric=True)
             assert_same(found, expected)
             usable = range(4) if given is None else np.flatnonzero(given.all(axis=0)).tolist()
-            naive = split_sets.best_of_level(cases[0].rules, limits, [[case.rows] for case in cases], usable)
+            naive = split_sets.best_of_level(cases[0].rules, limits, [case.outputs for case in cases], usable)
             assert set(found.gain.tolist()) == {naive.gain}
             if naive.gain > -np.inf:
                 assert set(found.feature.tolist()) == {naive.feature}
@@ -139,10 +164,11 @@ def test_the_best_set_of_a_level_is_the_naive_one(rules: str, own: str, runtime:
 @pytest.mark.parametrize(("n_codes", "max_threshold", "smooth"), [
     (CHUNK, 64, 0.0), (CHUNK + 1, 9, 0.0), (3 * CHUNK - 3, MOST_TAKEN + 1, 0.0), (2 * CHUNK + 7, 300, 0.5),
 ])  # fmt: skip
-def test_many_codes_of_a_level(n_codes: int, max_threshold: int, smooth: float, runtime: Runtime,
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_many_codes_of_a_level(n_codes: int, max_threshold: int, smooth: float, n_outputs: int, runtime: Runtime,
                                rng: np.random.Generator) -> None:  # fmt: skip
     limits = split_sets.SetRules(frozenset({1}), 4, max_threshold, smooth, smooth, smooth)
-    cases = [make_case(rng, [1, n_codes + 1], n, limits, "plain") for n in (40, 2 * n_codes, n_codes)]
+    cases = [make_case(rng, [1, n_codes + 1], n, limits, "plain", n_outputs) for n in (40, 2 * n_codes, n_codes)]
     found, expected = find_both(runtime, cases, symmetric=True)
     assert (expected.split_bin == BY_SET).all()
     assert_same(found, expected)
@@ -162,28 +188,35 @@ def test_chunks_are_joined_until_a_block_takes_them() -> None:
     assert tables.sizes.n_ends == 3 + 40 + 2 + 1 and tables.sizes.width == 66
 
 
+@pytest.mark.parametrize("n_outputs", [1, 2])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_children_of_built_siblings(symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+def test_children_of_built_siblings(symmetric: bool, n_outputs: int, runtime: Runtime, rng: np.random.Generator
+                                    ) -> None:  # fmt: skip
     """Sums of a node that rows did not build are its parent's less its sibling's, and kept for its children."""
     limits = split_sets.SetRules(frozenset({0, 2}), 4, 9)
-    parent = make_case(rng, [CHUNK + 50, 4, 3], 300, limits, "plain")
-    layout, rules = make_layout(list(parent.rows.n_bins)), rules_of(parent, symmetric=symmetric)
+    parent = make_case(rng, [CHUNK + 50, 4, 3], 300, limits, "plain", n_outputs)
+    layout, rules = layout_of(parent), rules_of(parent, symmetric=symmetric)
     root, built = nodes_of([parent])
-    device = DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
+    device = searching(runtime, layout, rules)
     cpu = SplitSearch(layout, rules, EagerThreads(1), (0, 3))
-    assert_same(device.search(root, runtime.xp.asarray(built)[:, :, None]), cpu.search(root, built.copy()))
-    rows, first = parent.rows, 0
+    assert_same(device.search(root, on_device(runtime, layout, built)), cpu.search(root, built.copy()))
+    first = 0
     for n in (100, 40):  # rows of the built child; then the other one's children
-        some = slice(first, first + n)
-        child = split.Rows(rows.symbols[some], rows.g[some], rows.h[some], rows.n_bins, UNITS)
-        rest = split.Rows(rows.symbols[first + n :], rows.g[first + n :], rows.h[first + n :], rows.n_bins, UNITS)
+        child, rest = part_of(parent, slice(first, first + n)), part_of(parent, slice(first + n, None))
         left = 1 if first == 0 else 3
         ids, above = np.array([left, left + 1], np.int32), np.full(2, 0 if first == 0 else 2, np.int32)
-        sums, bounds = np.array([child.sums, rest.sums], np.int64), np.tile([-np.inf, np.inf], (2, 1))
-        nodes = OpenNodes(ids, above, ids[:1], sums, bounds, np.ones((1, 3), np.uint8), UNITS)
-        own = histogram_of(child, "pairs")[None]
-        assert_same(device.search(nodes, runtime.xp.asarray(own)[:, :, None]), cpu.search(nodes, own))
+        given, histograms = nodes_of([child, rest])
+        nodes = replace(given, ids=ids, parents=above, built=ids[:1])
+        assert_same(device.search(nodes, on_device(runtime, layout, histograms[:1])), cpu.search(nodes, histograms[:1]))
         first += n
+
+
+def part_of(case: Case, some: slice) -> Case:
+    """Some rows of a node."""
+    first, *others = (
+        replace(rows, symbols=rows.symbols[some], g=rows.g[some], h=rows.h[some]) for rows in case.outputs
+    )
+    return replace(case, rows=first, others=others)
 
 
 def test_lists_have_what_is_shorter(rng: np.random.Generator) -> None:

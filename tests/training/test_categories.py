@@ -217,9 +217,6 @@ WITHOUT_SETS: dict[str, tuple[dict[str, Any], str]] = {
     "long sets on GPUs": ({"device": "cuda", "max_cat_threshold": 514},
                           "device='cuda' and max_cat_threshold=514, of which a GPU takes 513 at most"),
     "shared features": ({"device": "cuda", "partition_by": "columns"}, "partition_by='columns'"),
-    "vectors on GPUs": ({"device": "cuda", "objective": "multi:softprob", "num_class": 3,
-                         "multi_strategy": "multi_output_tree"},
-                        "device='cuda' and multi_strategy='multi_output_tree', whose sets CPUs alone have"),
 }  # fmt: skip
 
 

@@ -44,6 +44,18 @@ FITS: dict[str, dict[str, Any]] = {
     "certified with limits": {"out_of_core": "certified", "certify_tolerance": 0.05, "resident_share": 0.4,
                               "max_depth": 3, "cat_smooth": 3.0, "min_data_per_group": 5.0},
     "certified exactly": {"out_of_core": "certified", "certify_tolerance": 0.0, "resident_share": 0.2, "max_depth": 3},
+    "vectors": VECTORS,
+    "vectors with limits": {**VECTORS, "cat_smooth": 2.0, "cat_l2": 1.0, "min_data_per_group": 3.0,
+                            "max_delta_step": 0.7, "colsample_bynode": 0.6, "subsample": 0.8},
+    "few vectors": {**VECTORS, "max_leaves": 5, "max_depth": 4, "min_child_weight": 20.0, "reg_alpha": 0.3},
+    "symmetric vectors": {**VECTORS, "grow_policy": "symmetric", "cat_smooth": 2.0, "max_cat_threshold": 7},
+    "best-first vectors": {**VECTORS, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0,
+                           "max_cat_to_onehot": 20},
+    "vectors of a sketch": {**VECTORS, "num_class": 5, "sketch_outputs": 2},
+    "vectors of one sum": {**VECTORS, "sketch_outputs": 1},
+    "vectors of quantiles": {**VECTORS, "objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.6, 0.9),
+                             "num_class": 0},
+    "vectors of samples": {**VECTORS, "out_of_core": "sampled", "subsample": 0.4},
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {"dense": {"chunk_rows": 192}, "sparse": {"encoding": "csr"}}
 
@@ -60,8 +72,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def outcome(device: str, params: dict[str, Any], place: dict[str, Any]) -> tuple[Booster, bytes, Any]:
     """What a fit gives, with metrics of rows that have levels that training did not see."""
-    x, y = make_rows(7, 500)
-    other, labels = make_rows(8, 100)
+    (x, y), (other, labels) = make_rows(7, 500), make_rows(8, 100)
+    y, labels = labels_of(params, y), labels_of(params, labels)
     other.iloc[:20, 2] = 1000 + np.arange(20)
     with native(x, y, **place) as data, native(other, labels, reference=data, **place) as valid:
         result: dict[str, Any] = {}
@@ -90,6 +102,33 @@ def test_trees_are_those_of_a_cpu(fit: str, place: str, device: str, caplog: pyt
     assert history == expected_history
 
 
+def random_fit(rng: np.random.Generator) -> dict[str, Any]:
+    """Parameters of trees of vectors."""
+    params: dict[str, Any] = {
+        **VECTORS, "num_class": int(rng.choice([3, 5, 19])), "max_depth": int(rng.integers(2, 6)),
+        "max_cat_threshold": int(rng.choice([2, 6, 64, MOST_THRESHOLD])),
+        "max_cat_to_onehot": int(rng.choice([1, 4, 13, 100], p=[0.4, 0.3, 0.2, 0.1])),
+        "min_child_weight": float(rng.choice([0.0, 1.0, 9.0])), "reg_lambda": float(rng.choice([0.0, 1.0, 7.0])),
+        "random_state": int(rng.integers(100)), "grow_policy": str(rng.choice(["depthwise", "symmetric", "lossguide"])),
+    }  # fmt: skip
+    others = {
+        "reg_alpha": 0.2, "max_delta_step": 0.4, "gamma": 0.3, "subsample": 0.7, "colsample_bylevel": 0.7,
+        "colsample_bynode": 0.6, "cat_smooth": 1.5, "cat_l2": 2.0, "min_data_per_group": 4.0, "sketch_outputs": 2,
+        "max_leaves": 0 if params["grow_policy"] == "symmetric" else 9,
+    }  # fmt: skip
+    return params | {name: value for name, value in others.items() if rng.random() < 0.25}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_fits_are_those_of_a_cpu(seed: int, device: str) -> None:
+    rng = np.random.default_rng(seed)
+    params, place = random_fit(rng), PLACES[str(rng.choice(list(PLACES)))]
+    x, y = make_rows(seed, int(rng.integers(50, 600)), missing=float(rng.choice([0.0, 0.1, 0.6])))
+    with native(x, labels_of(params, y), **place) as data:
+        found, expected = (train({"n_jobs": 2, **params, "device": each}, data, 3) for each in (device, "cpu"))
+    assert trees_of(found) == trees_of(expected), params
+
+
 def test_a_fit_goes_on_with_the_sets_of_its_model(device: str) -> None:
     x, y = make_rows(11)
     with native(x, y) as data:
@@ -98,16 +137,13 @@ def test_a_fit_goes_on_with_the_sets_of_its_model(device: str) -> None:
     assert trees_of(longer) == trees_of(whole)
 
 
-@pytest.mark.parametrize(("params", "reason"), [
-    ({"max_cat_threshold": MOST_THRESHOLD + 1, "max_depth": 2},
-     f"max_cat_threshold=514, of which a GPU takes {MOST_THRESHOLD} at most"),
-    (VECTORS, "multi_strategy='multi_output_tree', whose sets CPUs alone have"),
-])  # fmt: skip
-def test_the_cpu_has_sets_that_gpus_refuse(
-    params: dict[str, Any], reason: str, device: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("others", [{"max_depth": 2}, VECTORS])
+def test_the_cpu_has_sets_that_gpus_refuse(others: dict[str, Any], device: str, caplog: pytest.LogCaptureFixture
+                                           ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO, "daskboost")
     x, y = make_rows(12, 60)
+    params = {**others, "max_cat_threshold": MOST_THRESHOLD + 1}
+    reason = f"max_cat_threshold=514, of which a GPU takes {MOST_THRESHOLD} at most"
     with native(x, labels_of(params, y)) as data:
         with pytest.raises(ParameterError, match=f"device='cuda' and {reason}"):
             train({**params, "device": device}, data, 1)
@@ -117,7 +153,9 @@ def test_the_cpu_has_sets_that_gpus_refuse(
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("divided", [False, True])
-@pytest.mark.parametrize("fit", ["by levels", "best first", "with the host", "certified", "symmetric"])
+@pytest.mark.parametrize("fit", [
+    "by levels", "best first", "with the host", "certified", "symmetric", "vectors", "symmetric vectors",
+])  # fmt: skip
 def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where each searches a share of the nodes, or of a round's trees, and tells the others."""
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
@@ -126,7 +164,7 @@ def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: py
         monkeypatch.setattr(row_state, "DIVIDED_BYTES", 0)
     params = {**FITS[fit], "objective": "multi:softprob", "num_class": 2} if divided else FITS[fit]
     x, y = make_rows(13, 400)
-    y = (y > 0).astype(np.float32) if divided else y
+    y = labels_of(params, y)
     with native(x, y) as plain, native(x, y, n_engines=2) as shared:
         expected = train({**params, "device": "cpu"}, plain, 2)
         shared.shards.gpus = range(2)
@@ -141,6 +179,8 @@ def test_joined_gpus_find_the_same_sets(fit: str, divided: bool, monkeypatch: py
     {"grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     {"grow_policy": "lossguide", "max_leaves": 12, "colsample_bynode": 0.6},
     {"max_depth": 5, "out_of_core": "certified", "resident_share": 0.3},
+    VECTORS, {**VECTORS, "grow_policy": "symmetric"},
+    {**VECTORS, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
 ])  # fmt: skip
 def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes in several chunks among them, whose ends take memory of their own."""
@@ -149,8 +189,8 @@ def test_a_fit_stays_within_its_plan(growth: dict[str, Any], monkeypatch: pytest
     rng, n_rows = np.random.default_rng(2), 12_000
     x = pd.DataFrame({"few": rng.integers(0, 9, n_rows), "some": rng.integers(0, 90, n_rows),
                       "many": rng.integers(0, CHUNK + 900, n_rows), "number": rng.normal(size=n_rows)})  # fmt: skip
-    y = rng.normal(size=CHUNK + 900)[x["many"]] + x["number"]
-    with native(x, y.to_numpy(np.float32)) as data:
+    y = (rng.normal(size=CHUNK + 900)[x["many"]] + x["number"]).to_numpy(np.float32)
+    with native(x, labels_of(growth, y)) as data:
         params = {**growth, "device": "cuda", "n_jobs": 1, "max_cat_threshold": 200}
         planned = plan(params, data, num_boost_round=3)
         booster = train(params, data, 3)

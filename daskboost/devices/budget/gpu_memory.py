@@ -49,6 +49,7 @@ from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES,
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 from daskboost.devices.gpu.trees.split_sets import set_shapes
+from daskboost.devices.gpu.trees.vector_sets import vector_set_shapes
 from daskboost.devices.losses import AnyQueryLoss, GivenPairs, ListLoss, OwnLoss
 
 LAYOUT_BYTES = 12
@@ -306,7 +307,8 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
         return 0
     shape, symmetric = (n_nodes, size.train.n_features, size.n_slots), size.grow_policy == "symmetric"
     if size.width > 1:
-        return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric))
+        of_sets = vector_set_shapes(size.sets, n_nodes, size.n_slots, size.width, symmetric=symmetric)
+        return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric)) + bytes_of(of_sets)
     n_trees = size.trees_together * symmetric
     return bytes_of(search_shapes(*shape, n_trees)) + bytes_of(set_shapes(size.sets, n_nodes, size.n_slots, n_trees))
 

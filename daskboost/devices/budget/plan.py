@@ -52,6 +52,8 @@ class SetSizes(NamedTuple):
     """Numbers of a set (`bin_lists.py`); 0 where no feature is of codes."""
     most_tried: int = 0
     """Sets of a feature that are tried at most."""
+    n_codes: int = 0
+    """Codes of all features that sets may split."""
 
     @property
     def splits_codes(self) -> bool:

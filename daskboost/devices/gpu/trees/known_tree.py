@@ -214,8 +214,9 @@ class VectorTree(ScalarTree):
         if n == 0:
             return
         blocks = min(-(-n // WALK_THREADS), self.runtime.multiprocessors * WALK_BLOCKS)
-        self.runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes)(
-            blocks, WALK_THREADS, *view.symbols, *self.columns.columns, margin.shape[1], n, margin
+        lists = int(self.columns.sets is not None)
+        self.runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes, LISTS=lists)(
+            blocks, WALK_THREADS, *view.symbols, *self.columns.arguments, margin.shape[1], n, margin
         )
 
     def add_leaf_values(self, chunk: Segments, leaves: DeviceArray, margin: DeviceArray) -> None:

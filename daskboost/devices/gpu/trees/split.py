@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from daskboost.devices.gpu.runtime.launches import (
     to_device,
 )
 from daskboost.devices.gpu.trees.split_sets import LevelNodes, SetKernels, level_nodes, set_shapes
+from daskboost.devices.gpu.trees.vector_sets import VectorNodes, VectorSetKernels, vector_set_shapes
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
@@ -163,6 +164,8 @@ class SplitKernels:
     """None where these are all."""
     sets: SetKernels | None = None
     """What splits features of codes; None where there are none, or this is not said yet (`with_sets`)."""
+    set_kernels: ClassVar[type[SetKernels]] = SetKernels
+    """What `with_sets` makes."""
     _monotone: tuple[Int32, DeviceArray] | None = field(default=None, init=False)
     _allowed: tuple[bytes, DeviceArray] | None = field(default=None, init=False)
 
@@ -174,7 +177,7 @@ class SplitKernels:
         """Return kernels of the same layout that split some features by sets; the same ones where there are none."""
         if not len(rules.is_code):
             return self
-        return replace(self, sets=SetKernels(self.layout.runtime, self.layout.host.n_bins, rules))
+        return replace(self, sets=self.set_kernels(self.layout.runtime, self.layout.host.n_bins, rules))
 
     def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> tuple[DeviceArray, DeviceArray | None]:
         """Return each node's best split, or with `symmetric` the one that gains most over all, and the lists of those
@@ -399,11 +402,16 @@ def vector_shapes(n_nodes: int, n_features: int, n_slots: int, width: int, *, sy
 class VectorKernels(SplitKernels):
     """Searches the histograms of several outputs."""
 
+    sets: VectorSetKernels | None
+    set_kernels = VectorSetKernels
+
     def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
-        layout = self.layout.host
-        return self._made(vector_shapes(
-            n_nodes, len(layout.n_bins), layout.n_slots, layout.width, symmetric=n_trees > 0
-        ))  # fmt: skip
+        layout, symmetric = self.layout.host, n_trees > 0
+        of_sets: Shapes = {}
+        if self.sets is not None:
+            of_sets = vector_set_shapes(self.sets.sizes, n_nodes, layout.n_slots, layout.width, symmetric=symmetric)
+        shapes = vector_shapes(n_nodes, len(layout.n_bins), layout.n_slots, layout.width, symmetric=symmetric)
+        return self._made({**shapes, **of_sets})
 
     def steps(self, n_nodes: int, own: DeviceArray, parents: DeviceArray) -> DeviceArray | None:
         of_all = np.array([[each.strides[2]] for each in (own, parents, own)], np.uint64)
@@ -444,12 +452,21 @@ class VectorKernels(SplitKernels):
             "sum_chunks", -(-n * n_features * width * WARP // THREADS), level.own, steps[0], level.parents, steps[1],
             level.siblings, steps[2], *shape, width, n, sums_before,
         )  # fmt: skip
-        launch(
-            entry, n_found, level.own, steps[0], level.sums, level.allowed, level.per_list, level.units,
-            level.units_stride, width, *shape, n, *regular.numbers, int(regular.plain), sums_before, gains, places,
+        searched = (
+            level.own, steps[0], level.sums, level.allowed, level.per_list, level.units, level.units_stride, width,
+            layout.offsets, layout.n_bins, self._is_code, n_features, n, *regular.numbers, int(regular.plain),
+            sums_before,
         )  # fmt: skip
+        launch(entry, n_found, *searched, gains, places)
+        is_level = entry == "best_of_level_features"
         launch(
             "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
-            int(entry == "best_of_level_features"), results,
+            int(is_level), results,
         )  # fmt: skip
+        if self.sets is not None:
+            nodes = VectorNodes(
+                level.own, steps[0], level.allowed, level.per_list, n if is_level else 1, level.units,
+                level.units_stride, layout, searched,
+            )  # fmt: skip
+            self.sets.search_vectors(nodes, regular, room, results)
         return results

@@ -42,11 +42,12 @@ MOST_MASK_BYTES = 1 << 24
 class SetTables:
     """How the codes of features are divided into chunks, and their ends joined; see `kernels/split_sets.cu`."""
 
-    coded: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    coded: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     joins: list[list[tuple[int, int, int, int]]] = field(default_factory=list)
     """Each launch's own."""
     n_ends: int = 0
+    n_codes: int = 0
     _single_codes: list[int] = field(default_factory=list)
     """Codes of the features of which each is tried alone."""
 
@@ -76,7 +77,8 @@ class SetTables:
                 self.joins.append([])
             self.joins[launch] += [(place, *part, first + k) for k, part in enumerate(parts)]
             launch += 1
-        self.coded.append((feature, first_chunk, n_chunks, most, first, n))
+        self.coded.append((feature, first_chunk, n_chunks, most, first, n, self.n_codes))
+        self.n_codes += n_codes
 
     def _new_ends(self, n: int) -> tuple[int, int]:
         self.n_ends += n
@@ -88,7 +90,7 @@ class SetTables:
         most = max((row[3] for row in self.coded), default=0)
         return SetSizes(
             len(self.coded), len(self.chunks), self.n_ends, most, list_width(max(most, 1) + 1),
-            2 * max([most, *self._single_codes]),
+            2 * max([most, *self._single_codes]), self.n_codes,
         )  # fmt: skip
 
 
@@ -189,12 +191,20 @@ class SetKernels:
         """Enqueue: the codes at both ends of each feature's order are known, by the sums of each node. Return where
         they lie, as kernels take that."""
         n, sizes, coded = len(own), self.sizes, self._coded
-        ends = (room["end_keys"], room["end_codes"], sizes.n_ends, sizes.most)
+        ends = self._ends(room)
         self._launch("ends_of_chunks", n * sizes.n_chunks, *searched, self._rules.smooth, coded, self._chunks,
                      sizes.n_chunks, *ends, room["present"])  # fmt: skip
-        for joins in self._joins:
-            self._launch("join_ends", n * len(joins), own, coded, joins, len(joins), *ends)
+        self._join(own, ends)
         return ends
+
+    def _ends(self, room: Mapping[str, DeviceArray]) -> tuple[KernelArgument, ...]:
+        """Return where the ends of orders lie, as kernels take that."""
+        return room["end_keys"], room["end_codes"], self.sizes.n_ends, self.sizes.most
+
+    def _join(self, own: DeviceArray, ends: tuple[KernelArgument, ...]) -> None:
+        """Enqueue: the ends of chunks become those of features."""
+        for joins in self._joins:
+            self._launch("join_ends", len(own) * len(joins), own, self._coded, joins, len(joins), *ends)
 
     def search_level(
         self, nodes: LevelNodes, searched: tuple[Any, ...], of_levels: tuple[Any, ...], room: Mapping[str, DeviceArray],
@@ -233,8 +243,8 @@ class SetKernels:
         `nodes` : int32, of each slot, -1 of those that are left out. `results`, `sets` : of slots, as a search finds
         them.
         """
-        self._launch("keep_lists", -(-len(nodes) * WARP // THREADS), nodes, len(nodes), results, sets, self.sizes.width,
-                     kept)  # fmt: skip
+        self._launch("keep_lists", -(-len(nodes) * WARP // THREADS), nodes, len(nodes), results, results.shape[1], sets,
+                     self.sizes.width, kept)  # fmt: skip
 
     def _launch(self, entry: str, blocks: int, *arguments: KernelArgument, file: str = "split_sets") -> None:
         self._runtime.kernel(file, entry)(blocks, THREADS, *arguments)
