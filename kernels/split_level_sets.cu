@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gain_of_codes(
 }
 
 // `found` : shape (trees, coded, RESULTS), but for sums. `lists` : shape (trees, coded, list_width). Grid: trees x coded.
-extern "C" __global__ void __launch_bounds__(THREADS) best_of_codes(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) best_of_codes(
     const u64* own, const i32* n_bins, i32 per_tree, const Coded* coded, i32 n_coded, i32 most_of_all, const i32* orders,
     const i32* n_sets, i32 width, const double* gains, i32 list_width, i64* found, i32* lists) {
     __shared__ double block_gains[THREADS];

@@ -20,7 +20,7 @@
 // variants: THREADS=256
 // budget: ends_of_chunks registers=72 shared=8*CHUNK+2240+8*THREADS/32
 // budget: join_ends registers=80 shared=2240
-// budget: best_of_codes registers=120 shared=64*MOST_TAKEN+12*THREADS+2240+32
+// budget: best_of_codes registers=128 shared=64*MOST_TAKEN+12*THREADS+2240+32
 // budget: best_of_sets registers=40 shared=0
 // budget: keep_lists registers=32 shared=0
 #include "code_ends.cuh"
