@@ -137,7 +137,8 @@ class BoostedTrees(EstimatorParameters):
         verbose : bool or int, optional
             Print the metrics of every round, or of every so many rounds.
         init_model : Booster, fitted estimator or path, optional
-            Continue this model; its trees come first. `xgb_model` is XGBoost's name of it.
+            Continue this model; its trees come first. `xgb_model` is XGBoost's name of it. Columns of frames are
+            matched to it by name, and positions in parameters, as in `monotone_constraints`, are those of its columns.
         pairs, pair_weight : arrays of shape (pairs, 2) and (pairs,), optional
             Of ``objective="pairlogit"``: rows by their numbers, the one that should come first and the other, and what
             each pair counts; see `train`. Then `y` may be None.

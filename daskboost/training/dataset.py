@@ -53,9 +53,24 @@ def check_options(max_bin: object, encoding: object, packing: object, chunk_rows
             raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
 
 
+def in_order_of_model(model: Booster, source: Source) -> Source:
+    """Return the rows with their columns in the order of a model that they continue, where both are named.
+
+    Raises
+    ------
+    DataError
+        Another number of features; columns that one of the two lacks.
+    """
+    own, given = model.schema.columns, source.schema.columns
+    if own.names is None or given.names is None or own.names == given.names:
+        check_same_features(model, source.schema, "X")
+        return source
+    return source.in_order_of(own)
+
+
 def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
-    """Refuse rows whose columns are not those a model was trained on, in its order: DataError with both numbers of
-    features, or the first column that differs."""
+    """Refuse a data set whose columns are not those a model was trained on, in its order: DataError with both numbers
+    of features, or the first column that differs."""
     own, given = model.schema.columns, schema.columns
     if own.n_features != given.n_features:
         raise DataError(
@@ -65,8 +80,8 @@ def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> Non
     if ours is not None and theirs is not None and ours != theirs:
         at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
         raise DataError(
-            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; pass the "
-            "columns that it was trained with, in its order"
+            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; make the "
+            "data set with QuantizedDataset.from_dask(..., init_model=model), which takes columns in the model's order"
         )
 
 
@@ -196,6 +211,7 @@ class QuantizedDataset:
             Use the cut points (and columns) of this data set: evaluation sets must.
         init_model : Booster, optional
             Rows start from this model's margins: for continuing its training. `train` must be given the same model.
+            Named columns are taken in its order, whatever theirs in `X` is; unnamed ones by position.
         encoding : {"auto", "dense", "csr"}
             "auto" takes the smaller. The model does not depend on it.
         packing : {"aligned", "tight", "common"}
@@ -299,7 +315,9 @@ class QuantizedDataset:
         `check` sees what the first read has found, and may refuse it before rows are read again and quantized.
         """
         if init_model is not None:
-            check_same_features(init_model, source.schema, "X")
+            if reference is not None:
+                check_same_features(init_model, reference.schema, "the reference")
+            source = in_order_of_model(init_model, source)
             if source.schema.categorical or init_model.schema.encoder is not None:  # features are the model's
                 source = source.with_schema(init_model.schema)
         if reference is not None:

@@ -159,10 +159,17 @@ def test_a_model_of_other_columns_is_not_continued() -> None:
         model = train({}, data, 2)
         with pytest.raises(DataError, match=r"column 0 of the training data is 'b', but .* trained with 'a' there"):
             train({}, other, 1, init_model=model)
-        with pytest.raises(DataError, match="column 0 of X is 'b', but init_model was trained with 'a' there"):
-            QuantizedDataset.from_dask(turned, Y, init_model=model)
-        with pytest.raises(DataError, match="column 0 of X is 'b'"):
-            DaskBoostRegressor(n_estimators=1).fit(turned, Y, init_model=model)
+        with pytest.raises(DataError, match="column 0 of the reference is 'b', but init_model was trained with 'a'"):
+            QuantizedDataset.from_dask(FRAME, Y, init_model=model, reference=other)
+        for frame, message in (
+            (turned.drop(columns="a"), "X lacks 1 of the 3 feature columns used in training: 'a'"),
+            (turned.rename(columns={"a": "d"}), "X lacks 1 of the 3 .*: 'a'. It has: 'b', 'd', 'c'"),
+            (turned.assign(d=0.0), "X has 1 .* that the model to be continued was not trained with: 'd'. Drop"),
+        ):
+            with pytest.raises(DataError, match=message):
+                QuantizedDataset.from_dask(frame, Y, init_model=model)
+            with pytest.raises(DataError, match=message):
+                DaskBoostRegressor(n_estimators=1).fit(frame, Y, init_model=model)
         with pytest.raises(DataError, match="init_model has 3 features, X 2; pass the same columns"):
             QuantizedDataset.from_dask(X[:, :2], Y, init_model=model)
         assert train({}, data, 1, init_model=model).n_iterations == 3

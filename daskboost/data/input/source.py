@@ -28,6 +28,7 @@ from daskboost.data.input.kinds import DEVICE_KINDS, is_lazy, kind_of
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS, RowBatch, columns_by_argument
+from daskboost.data.input.schema import listed, match_by_name
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.params import shown
 
@@ -189,6 +190,26 @@ class Source:
     def with_schema(self, schema: FeatureSchema, reader: Held[ReadSpec] | None = None) -> Source:
         """The same rows, their features made of the same columns as a model's; `reader` : see `Source`."""
         return replace(self, schema=schema, spec=replace(self.spec, schema=schema), reader=reader)
+
+    def in_order_of(self, trained: FeatureSchema) -> Source:
+        """The same rows, their features in the order that a model's columns have; both are named.
+
+        Raises
+        ------
+        DataError
+            Naming columns that the model has and the rows lack, or the other way round.
+        """
+        given = self.schema
+        assert given.names is not None and trained.names is not None
+        places = match_by_name(trained, given.names)
+        if more := [repr(name) for name in given.names if name not in trained.names]:
+            raise DataError(
+                f"X has {len(more)} column(s) that the model to be continued was not trained with: {listed(more)}. "
+                "Drop them."
+            )
+        schema = replace(given, names=trained.names, kinds=tuple(given.kinds[i] for i in places))
+        columns = tuple(self.spec.places[i] for i in places)
+        return replace(self, schema=schema, spec=replace(self.spec, schema=schema, columns=columns))
 
     def with_made(self, name: str, made: Sequence[Any], sizes: Sequence[int]) -> Source:
         """The same rows, with what was made for each partition given to its reader under a name; `sizes` : their
