@@ -286,6 +286,9 @@ class TrainParams:
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(name, getattr(self, name)))
+        for name, declared in _DECLARED.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, declared(getattr(self, name)))
 
     def _check_growth(self) -> None:
         if self.grow_policy == "lossguide":
@@ -327,6 +330,13 @@ class TrainParams:
 
 PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
+_SCALARS: dict[Any, Callable[[Any], object]] = {"float": float, "int": int, "bool": bool}
+_DECLARED = {
+    f.name: _SCALARS[word] for f in fields(TrainParams) for word in [str(f.type).removesuffix(" | None")]
+    if word in _SCALARS
+}  # fmt: skip
+"""Numbers and flags, which are kept as their declared type: models record them as texts, and 1, 1.0 and NumPy's must
+not differ there."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit", "lambdarank_num_pair_per_sample", "yetirank_top"}  # fmt: skip
 SAMPLING_UNITS = ("object", "group")
@@ -578,7 +588,7 @@ def _check_range(name: str, value: object, low: float, high: float, low_open: bo
         return
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ParameterError(f"{name}={shown(value)} must be a number")
-    number = value if isinstance(value, int) else float(value)  # integers beyond 2**53 stay exact
+    number = int(value) if isinstance(value, int | np.integer) else float(value)  # beyond 2**53 integers stay exact
     inside = (low < number if low_open else low <= number) and (number < high if high_open else number <= high)
     if not inside or abs(number) > sys.float_info.max:
         interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"

@@ -10,7 +10,7 @@ import pytest
 
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.foreign_words import WORDS, our_name
-from daskboost.params import _RANGES, PARAMETERS, TrainParams, parse_bytes
+from daskboost.params import _INTEGERS, _RANGES, PARAMETERS, TrainParams, parse_bytes
 from daskboost.tree.device_trees import leaf_limit
 
 
@@ -144,6 +144,21 @@ def test_metrics_and_quantiles_become_tuples() -> None:
     params = build(eval_metric="auc", quantile_alpha=0.9)
     assert (params.eval_metric, params.quantile_alpha) == (("auc",), (0.9,))
     assert build(eval_metric=["auc", "logloss"]).eval_metric == ("auc", "logloss")
+
+
+@pytest.mark.parametrize("name", sorted(name for name in _RANGES if name not in _INTEGERS))
+def test_numbers_are_kept_as_their_declared_type(name: str) -> None:
+    """Models record parameters as texts, where 1, 1.0 and NumPy's must not differ."""
+    beside = {"linear_lambda": {"linear_leaves": True}, "lambdarank_bias_norm": {"lambdarank_unbiased": True}}
+    for given in (1, 1.0, np.float32(1), np.float64(1), np.int8(1)):
+        kept = getattr(build(**{name: given}, **beside.get(name, {})), name)
+        assert type(kept) is float and kept == 1
+
+
+def test_counts_and_flags_are_kept_as_their_declared_type() -> None:
+    given = build(max_depth=np.float64(3), yetirank_top=np.int16(5), yetirank_mode="ndcg", has_time=np.True_)
+    assert [type(each) for each in (given.max_depth, given.yetirank_top, given.has_time)] == [int, int, bool]
+    assert given.max_delta_step is None and build(random_state=np.uint64(2**64 - 1)).random_state == 2**64 - 1
 
 
 def test_sizes_are_read_as_dask_reads_them() -> None:

@@ -116,3 +116,11 @@ def test_functions_of_users_may_write_to_what_they_are_given() -> None:
     assert found == expected
     assert other["mae"] == history["mae"]
     np.testing.assert_allclose(other["mae_in_place"], history["mae"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["min_child_weight", "gamma", "learning_rate", "base_score", "huber_slope"])
+def test_numbers_of_any_type_give_the_same_bytes(name: str, data: QuantizedDataset) -> None:
+    beside = {"objective": "reg:pseudohubererror"} if name == "huber_slope" else {}
+    kinds = (int, float, np.int64, np.float32, np.float64)
+    models = {train({"n_jobs": 1, name: kind(1), **beside}, data, 2).to_bytes() for kind in kinds}
+    assert len(models) == 1
