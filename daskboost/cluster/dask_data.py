@@ -62,7 +62,13 @@ from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import AnyReader, Source
 from daskboost.data.saved.manifest import ChunkRecord, check_stats
-from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
+from daskboost.data.saved.shard_files import (
+    DatasetWriter,
+    SavedDataset,
+    open_shard,
+    read_dataset,
+    write_chunk_files,
+)
 from daskboost.data.saved.subset import selected_stats
 from daskboost.devices.budget.partition import engines_that_pay
 from daskboost.errors import WorkerLostError
@@ -266,7 +272,7 @@ class ClusterRunner:
         return balanced_owners(self._sizes, readers_among(chosen, self._readers))
 
     def open(
-        self, path: str, n_chunks: int, stats: LabelStats, *, spill_directory: Path | None = None,
+        self, saved: SavedDataset, stats: LabelStats, *, spill_directory: Path | None = None,
         host_memory_limit: int | None = None,
     ) -> ClusterShards:  # fmt: skip
         """Read the chunks of a saved data set, dealt out in ranges to all workers; `stats` is what its manifest says of
@@ -275,10 +281,11 @@ class ClusterRunner:
 
         name = name_of("data", self.client.id)
         n_workers = max(len(on_loop(self.client, workers_of(self.client))), 1)
+        n_chunks = len(saved.chunks)
         n_parts = min(n_chunks, n_workers)
         edges = [n_chunks * part // n_parts for part in range(n_parts + 1)]
         ranges = [delayed(range, pure=False)(a, b) for a, b in itertools.pairwise(edges)]
-        plan = (name, path, spill_directory, host_memory_limit)
+        plan = (name, str(saved.path.resolve()), saved.digest, spill_directory, host_memory_limit)
         try:
             done = on_loop(self.client, submit(
                 self.client, ranges, _open_range, plan, step="opening the data set"
@@ -353,9 +360,9 @@ def release_memory() -> None:
         pyarrow.default_memory_pool().release_unused()
 
 
-def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, spill_directory: Path | None,
-                host_memory_limit: int | None) -> LabelStats:  # fmt: skip
-    shard = open_shard(read_dataset(path), chunks, _store(place, name, spill_directory, host_memory_limit))
+def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, digest: bytes,
+                spill_directory: Path | None, host_memory_limit: int | None) -> LabelStats:  # fmt: skip
+    shard = open_shard(read_dataset(path, digest), chunks, _store(place, name, spill_directory, host_memory_limit))
     place.shards.put(name, index, shard)
     return selected_stats([shard])
 

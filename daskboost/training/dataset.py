@@ -530,7 +530,8 @@ class QuantizedDataset:
         Raises
         ------
         DatasetFormatError
-            A file is missing, truncated, corrupt, or from a newer version.
+            A file is missing, truncated, corrupt, or from a newer version; another process replaced the data set while
+            it was read.
         """
         from daskboost.data.saved.manifest import check_numbered
         from daskboost.data.saved.shard_files import read_dataset
@@ -548,10 +549,7 @@ class QuantizedDataset:
 
         cluster, directory = ClusterRunner(client), spill_path(spill_directory)
         cluster.check_spill_directory(directory)
-        opened = cluster.open(
-            str(Path(path).resolve()), len(saved.chunks), info.stats, spill_directory=directory,
-            host_memory_limit=limit,
-        )
+        opened = cluster.open(saved, info.stats, spill_directory=directory, host_memory_limit=limit)
         return cls._holding(info, opened, host_memory_limit=limit, spill_directory=spill_directory)
 
     @property

@@ -19,8 +19,9 @@ from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt, eventu
 from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
+from daskboost.data.saved import shard_files
 from daskboost.devices.budget import partition
-from daskboost.errors import DataError, EngineError, ParameterError, StorageError, WorkerLostError
+from daskboost.errors import DaskBoostError, DataError, EngineError, ParameterError, StorageError, WorkerLostError
 from daskboost.fit import scales
 
 
@@ -398,3 +399,27 @@ def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
         with pytest.raises(WorkerLostError, match=f"worker {victim} was lost, .*make the data set again"):
             db.train({"objective": "binary:logistic"}, data, 1)
         assert time.monotonic() - started < 10  # Dask calls a dead worker for half a minute
+
+
+def test_workers_open_the_data_set_that_the_client_has_read(
+    client: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that replaces it meanwhile may have as many rows and the same labels, in other chunks and bins."""
+    features, labels, _ = table()
+    path = tmp_path / "saved"
+    with db.QuantizedDataset.from_dask(features, labels, chunk_rows=200) as data:
+        data.save(path)
+    read = shard_files.read_dataset
+
+    def replaced(given: Any) -> Any:
+        found = read(given)
+        with db.QuantizedDataset.from_dask(features, labels, chunk_rows=200, max_bin=4) as data:
+            data.save(path, overwrite=True)
+        return found
+
+    monkeypatch.setattr(shard_files, "read_dataset", replaced)
+    with pytest.raises(DaskBoostError, match="was replaced or removed while it was opened: open it again"):
+        db.QuantizedDataset.open(path, client=client)
+    monkeypatch.undo()
+    with db.QuantizedDataset.open(path, client=client) as data:
+        assert data.info.max_bin == 4

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS, RowBatch
+from daskboost.data.saved import shard_files
+from daskboost.data.saved.array_file import ArrayFile
 from daskboost.data.saved.manifest import ChunkRecord
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError
@@ -190,3 +193,35 @@ def test_the_reader_in_the_documentation_reads_the_format(tmp_path: Path, encodi
     expected = naive.symbols(batch().features.on_host(), CUTS)
     for row, symbols in zip(found, expected.tolist(), strict=True):
         assert row["bins"] == {f: bin_ for f, bin_ in enumerate(symbols) if bin_ < CUTS.n_bins[f]}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "cuts.bin", "rows-0000000000000000015.bin"])
+@pytest.mark.parametrize("back", [True, False])
+def test_a_data_set_that_is_replaced_while_it_is_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, back: bool
+) -> None:
+    """Another process moves it away, another one into its place, and removes it, before a file of it is read."""
+    save(tmp_path / "d")
+    save(tmp_path / "other", "csr", metadata={"n": 2})
+
+    class Replacing(ArrayFile):
+        def __init__(self, path: Path) -> None:
+            if path.name == name and (tmp_path / "other").exists():
+                shutil.rmtree(tmp_path / "d")
+                (tmp_path / "other").rename(tmp_path / ("d" if back else "elsewhere"))
+            super().__init__(path)
+
+    monkeypatch.setattr(shard_files, "ArrayFile", Replacing)
+    with pytest.raises(DatasetFormatError, match="d was replaced or removed while it was opened: open it again"):
+        read_all(tmp_path / "d")
+    if back:
+        assert read_dataset(tmp_path / "d").n_rows == N_ROWS
+
+
+def test_engines_read_the_data_set_that_their_client_has_found(tmp_path: Path) -> None:
+    save(tmp_path / "d")
+    found = read_dataset(tmp_path / "d")
+    assert read_dataset(tmp_path / "d", found.digest).digest == found.digest
+    save(tmp_path / "d", metadata={"n": 2}, overwrite=True)
+    with pytest.raises(DatasetFormatError, match="was replaced or removed while it was opened"):
+        read_dataset(tmp_path / "d", found.digest)

@@ -44,6 +44,10 @@ class SavedDataset:
         In order of rows; engines divide them by position.
     metadata : dict
         What was passed to `DatasetWriter.commit`.
+    digest : bytes
+        Of the manifest, which tells data sets that replace each other apart, on whatever machine.
+    place : tuple of int, or None
+        The directory as it was when this was read, see `_place_of`.
     """
 
     path: Path
@@ -52,6 +56,8 @@ class SavedDataset:
     layout: Layout
     chunks: tuple[ChunkRecord, ...]
     metadata: dict[str, Any]
+    digest: bytes
+    place: tuple[int, ...] | None
 
     @property
     def n_rows(self) -> int:
@@ -177,26 +183,59 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
     return tuple(records)
 
 
-def read_dataset(path: PathLike) -> SavedDataset:
+def read_dataset(path: PathLike, digest: bytes | None = None) -> SavedDataset:
     """Open a data set; the rows are read by `open_chunks`.
 
     DatasetFormatError, with the file, where one is missing, truncated, damaged, from a newer version or not to be
-    trusted.
+    trusted; and where the data set was replaced meanwhile.
+
+    `digest` : of the manifest, where another process has read it already.
     """
     directory = Path(path)
+    place = _place_of(directory)
     if not directory.is_dir():
         raise DatasetFormatError(f"data set {directory}: there is no such directory")
-    with _naming(directory / m.DIGEST):
-        expected = _read_small(directory / m.DIGEST)
-    with _naming(directory / m.MANIFEST):
-        text = _read_small(directory / m.MANIFEST)
-        if m.digest(text) != expected:
-            raise DatasetFormatError(f"{m.MANIFEST} is damaged: it does not match {m.DIGEST}")
-        manifest = Manifest.from_bytes(text)
-    with _naming(directory / m.CUTS_FILE):
-        arrays = _read_arrays(directory / m.CUTS_FILE, manifest.cuts)
-        cuts, layout = check_cuts(arrays, manifest)
-    return SavedDataset(directory, cuts, manifest.schema, layout, manifest.chunks, manifest.metadata)
+    with _noticing(directory, place):
+        with _naming(directory / m.DIGEST):
+            expected = _read_small(directory / m.DIGEST)
+        with _naming(directory / m.MANIFEST):
+            text = _read_small(directory / m.MANIFEST)
+            if m.digest(text) != expected:
+                raise DatasetFormatError(f"{m.MANIFEST} is damaged: it does not match {m.DIGEST}")
+            manifest = Manifest.from_bytes(text)
+        with _naming(directory / m.CUTS_FILE):
+            arrays = _read_arrays(directory / m.CUTS_FILE, manifest.cuts)
+            cuts, layout = check_cuts(arrays, manifest)
+    if digest not in (None, expected):
+        raise _replaced(directory)
+    return SavedDataset(
+        directory, cuts, manifest.schema, layout, manifest.chunks, manifest.metadata, expected, place
+    )
+
+
+def _place_of(directory: Path) -> tuple[int, ...] | None:
+    """Return what tells a data set's directory from one that replaces it, which another process moves into its place;
+    None where there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _replaced(directory: Path) -> DatasetFormatError:
+    return DatasetFormatError(f"data set {directory} was replaced or removed while it was opened: open it again")
+
+
+@contextlib.contextmanager
+def _noticing(directory: Path, place: tuple[int, ...] | None) -> Iterator[None]:
+    """Where a data set cannot be read, and is another one by now than it was at `place`, say so: it is not damaged."""
+    try:
+        yield
+    except DatasetFormatError as error:
+        if _place_of(directory) != place:
+            raise _replaced(directory) from error
+        raise
 
 
 def open_chunks(
@@ -209,7 +248,7 @@ def open_chunks(
     for index in range(len(dataset.chunks)) if subset is None else subset:
         record = dataset.chunks[index]
         path = dataset.path / record.file
-        with _naming(path):
+        with _noticing(dataset.path, dataset.place), _naming(path):
             arrays = _read_arrays(path, record.arrays)
             bins = [arrays.pop(name) for name in m.BIN_ARRAYS if name in arrays]
             chunk = QuantizedChunk.of(dataset.layout, record.first_row, record.n_rows, *bins)
