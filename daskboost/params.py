@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -270,7 +271,7 @@ class TrainParams:
             raise ParameterError(f"quantile_alpha={given}: every quantile must lie between 0 and 1")
         if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
-        _check_path("spill_directory", self.spill_directory)
+        _check_directory("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
         check_flag("has_time", self.has_time)
         check_flag("linear_leaves", self.linear_leaves)
@@ -465,9 +466,29 @@ def _check_directions(value: object) -> None:
         )
 
 
-def _check_path(name: str, value: object) -> None:
-    if not (value is None or isinstance(value, str | os.PathLike)):
-        raise ParameterError(f"{name}={shown(value)} must be the path of a directory")
+def as_path(name: str, value: object, what: str = "a file") -> Path:
+    """Return a path that a user gives; ParameterError, naming the argument, for what is none, and for characters that
+    the operating system takes in no path.
+
+    `what` : what the path should be of.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ParameterError(f"{name}={shown(value)} must be the path of {what}")
+    try:
+        is_possible = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise ParameterError(
+            f"{name}={shown(value)} has a null byte or a lone surrogate, which no path can have; leave it out"
+        )
+    return Path(text)
+
+
+def _check_directory(name: str, value: object) -> None:
+    if value is not None:
+        as_path(name, value, "a directory")
 
 
 def shown(value: object) -> str:

@@ -19,6 +19,7 @@ from daskboost.files import write_whole
 from daskboost.model.leaf_scale import LeafScale
 from daskboost.model.output import Output
 from daskboost.objectives.objective import Objective
+from daskboost.params import as_path
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ class Booster:
     @classmethod
     def load_model(cls, path: str | Path) -> Booster:
         """Read a model file of daskboost or XGBoost; see `from_bytes`."""
-        return cls.from_bytes(Path(path).read_bytes())
+        return cls.from_bytes(as_path("path", path).read_bytes())
 
     def to_bytes(self, format: Format = "ubj") -> bytes:
         """The model in XGBoost's schema; equal models give equal bytes."""

@@ -24,6 +24,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import ModelFormatError, ParameterError, shortened
 from daskboost.model import ubjson
 from daskboost.model.leaf_scale import LeafScale
+from daskboost.params import as_path
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _parse_json(data: bytes) -> Any:
 
 def format_of(path: str | Path) -> Format:
     """The format that a file name asks for; ParameterError where it ends neither in ``.json`` nor in ``.ubj``."""
-    suffix = Path(path).suffix.lower()
+    suffix = as_path("path", path).suffix.lower()
     if suffix not in (".json", ".ubj"):
         raise ParameterError(f"path={str(path)!r}: the name of a model file ends in .json or .ubj")
     return "json" if suffix == ".json" else "ubj"

@@ -28,7 +28,16 @@ from daskboost.metrics.own_metric import CustomMetric
 from daskboost.model.booster import Booster
 from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.objectives.pair_logit import PairLogitOfPairs
-from daskboost.params import OF_GAINS, ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
+from daskboost.params import (
+    OF_GAINS,
+    ON_SAMPLES,
+    REPORT_NAME,
+    TrainParams,
+    as_path,
+    check_count,
+    shown,
+    split_device,
+)
 from daskboost.training.dataset import QuantizedDataset, check_same_features
 
 logger = logging.getLogger(__name__)
@@ -430,7 +439,7 @@ def as_booster(model: Any) -> Booster | None:
     if hasattr(type(model), "booster_"):
         return as_booster(model.booster_)
     if isinstance(model, str | Path):
-        return Booster.load_model(model)
+        return Booster.load_model(as_path("init_model", model))
     raise ParameterError(f"init_model is {type(model).__name__}; pass a Booster, an estimator or a file's path")
 
 

@@ -20,7 +20,7 @@ from dask import delayed
 from distributed import Client
 from strategies.rows import regression
 
-from daskboost import DaskBoostRegressor, QuantizedDataset, train
+from daskboost import Booster, Checkpoint, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.errors import DataError, DataTypeError, ParameterError, StorageError
 
 X, Y = regression(60, 3)
@@ -183,3 +183,40 @@ def test_pickling_leads_to_save_and_open(carry: Callable[[Any], Any]) -> None:
         with pytest.raises(DataTypeError, match=r"cannot be pickled or copied: .*save\(path\) .*Dataset\.open\("):
             carry(data)
         assert train({}, data, 1).n_iterations == 1
+
+
+@pytest.mark.parametrize("path", ["a\0b.ubj", Path("a\0b.ubj"), "a\ud800b.ubj"])
+def test_paths_that_no_system_has_are_refused_by_name(path: Any, tmp_path: Path) -> None:
+    model = DaskBoostRegressor(n_estimators=1, device="cpu").fit(X, Y)
+    with QuantizedDataset.from_dask(X, Y) as data:
+        data.save(tmp_path / "there")
+        calls: list[tuple[str, Callable[[], object]]] = [
+            ("path", lambda: model.save_model(path)),
+            ("path", lambda: model.booster_.save_model(path)),
+            ("path", lambda: model.load_model(path)),
+            ("path", lambda: Booster.load_model(path)),
+            ("path", lambda: Checkpoint(path)),
+            ("path", lambda: data.save(path)),
+            ("path", lambda: QuantizedDataset.open(path)),
+            ("spill_directory", lambda: QuantizedDataset.from_dask(X, Y, spill_directory=path)),
+            ("spill_directory", lambda: QuantizedDataset.open(tmp_path / "there", spill_directory=path)),
+            ("spill_directory", lambda: DaskBoostRegressor(spill_directory=path).fit(X, Y)),
+            ("init_model", lambda: train({}, data, 1, init_model=path)),
+        ]
+        for name, call in calls:
+            with pytest.raises(ParameterError, match=rf"^{name}=.* has a null byte or a lone surrogate, which no path"):
+                call()
+
+
+def test_names_that_no_model_file_holds_are_refused_before_rows_are_read() -> None:
+    def never() -> NoReturn:
+        raise AssertionError("read")
+
+    frame = pd.DataFrame(X, columns=pd.Index(["a", "b\ud800", "c"], dtype=object))
+    lazy = da.from_delayed(delayed(never)(), (60, 3), np.float32)
+    with pytest.raises(DataError, match=r"X has column names with lone surrogates, .*: 'b\\ud800'\. Rename"):
+        DaskBoostRegressor(n_estimators=1).fit(frame, Y)
+    with pytest.raises(DataError, match=r"feature_names has column names with lone surrogates, .*: 'b\\ud800'"):
+        QuantizedDataset.from_dask(lazy, Y, feature_names=["a", "b\ud800", "c"])
+    with QuantizedDataset.from_dask(frame.fillna(0), "b\ud800") as data:
+        assert data.schema.names == ("a", "c")

@@ -28,7 +28,7 @@ from daskboost.data.chunks.packing import Layout
 from daskboost.data.saved.array_file import ArrayFile, bytes_of, write_file
 from daskboost.dtypes import SYMBOL_WORD, UInt8
 from daskboost.errors import ParameterError, StorageError
-from daskboost.params import shown
+from daskboost.params import as_path
 
 _REMEDY = "make the data set again, with spill_directory on a sound disk where nothing else writes or removes files"
 
@@ -96,9 +96,9 @@ def spill_path(given: object) -> Path | None:
     """`spill_directory` as a path; ParameterError for anything else."""
     if given is None:
         return None
-    if not isinstance(given, str | os.PathLike) or not str(given):
-        raise ParameterError(f"spill_directory={shown(given)} must be the path of a directory")
-    return Path(given)
+    if given == "":
+        raise ParameterError("spill_directory='' must be the path of a directory")
+    return as_path("spill_directory", given, "a directory")
 
 
 def check_spill_directory(path: Path) -> None:

@@ -41,6 +41,7 @@ from daskboost.data.input.schema import (
     match_by_kind,
     match_by_name,
     places_of,
+    require_encodable,
     unique_names,
 )
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -210,6 +211,8 @@ def _of_frame(
     if schema is not None:
         match_by_count(schema, len(positions))
     chosen = tuple(names[i] for i in positions)
+    if schema is None:
+        require_encodable(chosen)
     places = places_of(categorical, chosen, len(chosen)) if schema is None else schema.categorical
     kinds = feature_kinds(chosen, [opened.dtypes[i] for i in positions], places)
     if schema is not None:
@@ -233,6 +236,8 @@ def _of_matrix(
     names = None if feature_names is None else unique_names(feature_names, "feature_names")
     if names is not None and len(names) != n_columns:
         raise DataError(f"feature_names has {len(names)} names, but X has {n_columns} columns. Pass one per column.")
+    if schema is None and names is not None:
+        require_encodable(names, "feature_names")
     places = places_of(categorical, names, n_columns) if schema is None else schema.categorical
     if places and opened.kind in SPARSE_KINDS:
         raise ParameterError(

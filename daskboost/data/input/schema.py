@@ -124,6 +124,18 @@ def unique_names(columns: Iterable[Hashable], what: str = "X") -> tuple[str, ...
     return names
 
 
+def require_encodable(names: Sequence[str], what: str = "X") -> None:
+    """Refuse names that no model file can hold, as UTF-8 has no lone surrogates; DataError with these."""
+    try:
+        "\n".join(names).encode()
+    except UnicodeEncodeError as error:
+        refused = [repr(name) for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]
+        raise DataError(
+            f"{what} has column names with lone surrogates, which model files cannot hold: {listed(refused)}. Rename "
+            "these columns."
+        ) from error
+
+
 def match_by_name(schema: FeatureSchema, names: Sequence[str]) -> tuple[int, ...]:
     """Positions in `names` of a schema's features, in the schema's order; further names are ignored. DataError with the
     features that are missing."""

@@ -30,6 +30,7 @@ from daskboost.data.saved.array_file import ArrayFile, bytes_of, crc32, write_fi
 from daskboost.data.saved.manifest import ArrayRecord, ChunkRecord, Manifest, check_chunk, check_cuts
 from daskboost.dtypes import Array
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError, shortened
+from daskboost.params import as_path
 
 PathLike = str | os.PathLike[str]
 
@@ -95,7 +96,7 @@ class DatasetWriter:
     """
 
     def __init__(self, path: PathLike, overwrite: bool = False) -> None:
-        self._path = Path(path).resolve()
+        self._path = as_path("path", path, "a directory").resolve()
         self._overwrite = overwrite
         self._check_target()
         self._token = secrets.token_hex(8)
@@ -191,7 +192,7 @@ def read_dataset(path: PathLike, digest: bytes | None = None) -> SavedDataset:
 
     `digest` : of the manifest, where another process has read it already.
     """
-    directory = Path(path)
+    directory = as_path("path", path, "a directory")
     place = _place_of(directory)
     if not directory.is_dir():
         raise DatasetFormatError(f"data set {directory}: there is no such directory")
