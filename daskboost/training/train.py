@@ -382,13 +382,36 @@ PLACE_PARAMS = ("explicit", "device", "n_gpus", "n_jobs", "chunk_rows", "reducti
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 
+ADDRESS = " at 0x"
+"""What texts of objects have that say where these lie in memory."""
+
+
 def provenance(params: TrainParams) -> dict[str, str]:
     """The parameters that shaped the model, as texts."""
     dropped = PLACE_PARAMS
     if params.out_of_core != "certified" or params.certify_tolerance == 0:
         dropped = (*dropped, *CERTIFIED_PARAMS, *(() if params.out_of_core == "sampled" else ("out_of_core",)))
     kept = {name: value for name, value in vars(params).items() if name not in dropped}
-    return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
+    return {name: str(recorded(value)) for name, value in sorted(kept.items())}
+
+
+def recorded(value: Any) -> object:
+    """Return a parameter as a model records it, which no address, order of a set or type of NumPy's may change: lists,
+    arrays and sets as tuples, and functions by their names."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return dict(sorted((str(key), recorded(each)) for key, each in value.items()))
+    if isinstance(value, set | frozenset):
+        return tuple(sorted(map(recorded, value), key=repr))
+    if isinstance(value, list | tuple):
+        return tuple(map(recorded, value))
+    if isinstance(value, str | int | float | None):
+        return value
+    name = getattr(value, "__name__", None)
+    if name is None and ADDRESS in repr(value):
+        name = getattr(value, "name", type(value).__name__)
+    return value if name is None else name
 
 
 def rebin(tree: TreeTable, data: QuantizedDataset) -> TreeTable:

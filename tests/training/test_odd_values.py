@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from strategies.rows import classes, regression
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
+from daskboost.metrics.own_metric import CustomMetric
 from daskboost.params import PARAMETERS
 
 X, Y = regression(60, 3)
@@ -124,3 +126,43 @@ def test_numbers_of_any_type_give_the_same_bytes(name: str, data: QuantizedDatas
     kinds = (int, float, np.int64, np.float32, np.float64)
     models = {train({"n_jobs": 1, name: kind(1), **beside}, data, 2).to_bytes() for kind in kinds}
     assert len(models) == 1
+
+
+def _functions_of_a_user() -> dict[str, Any]:
+    """Return functions that are the same each time, and lie elsewhere in memory."""
+
+    def derivatives(label: Any, margin: Any, slope: float = 1.0) -> Any:
+        return slope * (margin - label), np.ones_like(margin)
+
+    def mean(label: Any, prediction: Any) -> float:
+        return float(prediction.mean())
+
+    class Loss:
+        def __call__(self, label: Any, margin: Any) -> Any:
+            return derivatives(label, margin)
+
+    return {
+        "function": {"objective": derivatives}, "partial": {"objective": partial(derivatives, slope=1.0)},
+        "object": {"objective": Loss()}, "metric": {"eval_metric": ["rmse", mean]},
+        "metric's object": {"eval_metric": CustomMetric(mean)}, "metric's partial": {"eval_metric": partial(mean)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _functions_of_a_user())
+def test_models_do_not_tell_where_functions_lie(name: str, data: QuantizedDataset) -> None:
+    made = [_functions_of_a_user()[name] for _ in range(3)]
+    models = [train({"n_jobs": 1, **params}, data, 2) for params in made]
+    assert len({model.to_bytes() for model in models}) == 1
+    assert " at 0x" not in str(models[0].params)
+
+
+def test_lists_arrays_and_sets_give_the_same_bytes() -> None:
+    kinds: list[Any] = [list, tuple, np.array]
+    with QuantizedDataset.from_dask(pd.DataFrame(X, columns=["a", "b", "c"]), Y) as data:
+        for name, value, more in (
+            ("monotone_constraints", [0, 1, -1], []), ("eval_metric", ["mae", "rmse"], []),
+            ("interaction_constraints", [["a", "b"], ["c"]], [lambda groups: [set(group) for group in groups]]),
+        ):  # fmt: skip
+            taken = kinds if name != "interaction_constraints" else kinds[:2]
+            models = {train({"n_jobs": 1, name: kind(value)}, data, 2).to_bytes() for kind in (*taken, *more)}
+            assert len(models) == 1, name
