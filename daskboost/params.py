@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import os
 import sys
@@ -498,6 +499,24 @@ def shown(value: object) -> str:
     except Exception:  # a number of thousands of digits, for instance
         return f"<{type(value).__name__}>"
     return text if len(text) <= 160 else f"{text[:150]}..."
+
+
+def check_call(name: str, function: Callable[..., object], form: str, *keywords: str, remedy: str) -> None:
+    """Refuse a function that cannot be called with two arguments and these keywords, before it would be.
+
+    Raises
+    ------
+    ParameterError
+        Naming the parameter `name`, the `form` of the call, which argument does not fit, and the remedy.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of functions in C, say, nothing is known
+        return
+    try:
+        signature.bind(None, None, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise ParameterError(f"{name}={shown(function)} cannot be called as {form}: {error}; {remedy}") from error
 
 
 def check_flag(name: str, value: object) -> None:

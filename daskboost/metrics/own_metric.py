@@ -15,7 +15,7 @@ import numpy.typing as npt
 from daskboost.dtypes import Array, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Arrays, Metric
-from daskboost.params import shown
+from daskboost.params import check_call, shown
 
 MetricFunction = Callable[..., float | tuple[str, float]]
 
@@ -120,7 +120,8 @@ class CustomMetric(Metric[RowsState]):
     ----------
     function : callable
         ``f(y_true, y_pred) -> float`` or ``-> (name, float)``; weights are passed where it has a parameter
-        ``sample_weight``. `y_true` has shape (n,), `y_pred` (n,) or (n, outputs): probabilities or means, not margins.
+        ``sample_weight``, None where rows have none and it has no default. `y_true` has shape (n,), `y_pred` (n,) or
+        (n, outputs): probabilities or means, not margins.
     maximize_it : bool, default False
         Whether larger is better: the function's attribute `maximize` where it has one, else whether it is one of
         scikit-learn's ``..._score``, which by its convention are to be maximised.
@@ -153,7 +154,9 @@ class CustomMetric(Metric[RowsState]):
         if not state.segments:
             return self.name, math.nan
         rows = state.joined()
-        keywords = {"sample_weight": np.array(rows.weight)} if rows.weight is not None and self._takes_weight() else {}
+        keywords, weight = {}, _weight_parameter(self.function)
+        if weight is not None and (rows.weight is not None or weight.default is weight.empty):
+            keywords = {weight.name: None if rows.weight is None else np.array(rows.weight)}
         result = self.function(np.array(rows.label), np.array(rows.prediction), **keywords)  # which may write to them
         name, number = result if isinstance(result, tuple) and len(result) == 2 else (self.name, result)
         try:
@@ -163,12 +166,6 @@ class CustomMetric(Metric[RowsState]):
                 f"metric {self.name!r} returned {result!r}; it must return a number, or a name and a number"
             ) from error
 
-    def _takes_weight(self) -> bool:
-        try:
-            return "sample_weight" in inspect.signature(self.function).parameters
-        except (TypeError, ValueError):  # built-in functions without a signature
-            return False
-
     def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> RowsState:
         return RowsState.from_arrays(arrays)
 
@@ -177,7 +174,20 @@ class CustomMetric(Metric[RowsState]):
         function = params.get("function")
         if not callable(function):
             raise ParameterError(f"eval_metric={shown(function)} is no name and no function f(y_true, y_pred)")
+        weight = _weight_parameter(function)
+        check_call(
+            "eval_metric", function, "f(y_true, y_pred)", *([] if weight is None else [weight.name]),
+            remedy="take these two arguments, and sample_weight=None where weights shall count",
+        )  # fmt: skip
         return cls(function, bool(getattr(function, "maximize", _is_score(function))))
+
+
+def _weight_parameter(function: MetricFunction) -> inspect.Parameter | None:
+    """Return the parameter by which a function takes weights; None where it has none."""
+    try:
+        return inspect.signature(function).parameters.get("sample_weight")
+    except (TypeError, ValueError):  # built-in functions without a signature
+        return None
 
 
 def _is_score(function: MetricFunction) -> bool:

@@ -18,7 +18,7 @@ from daskboost.errors import ParameterError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import BaseScoreRule, Objective
 from daskboost.objectives.ranking import RankPairwise
-from daskboost.params import shown
+from daskboost.params import check_call, shown
 
 GradientFunction = Callable[[Any, Any], tuple[Any, Any]]
 QueryFunction = Callable[..., tuple[Any, Any]]
@@ -133,6 +133,10 @@ class CustomObjective(Objective):
         function = params.get("objective")
         if not callable(function):
             raise ParameterError(f"objective={shown(function)} is no function f(label, margin) -> (gradient, hessian)")
+        check_call(
+            "objective", function, "f(label, margin)",
+            remedy="take these two arguments. Weights multiply what it returns.",
+        )  # fmt: skip
         return cls(function, max(1, int(params.get("num_class") or 1)))
 
 
@@ -212,13 +216,10 @@ class CustomQueryObjective(OwnQueryObjective):
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         function, outputs = params["objective"], int(params.get("num_class") or 1)
-        try:
-            inspect.signature(function).bind(None, None, **{OF_QUERIES: None})
-        except TypeError as error:
-            raise ParameterError(
-                f"objective={shown(function)} cannot be called as f(label, margin, group=group): {error}; take these "
-                "three arguments. Weights multiply what it returns."
-            ) from error
+        check_call(
+            "objective", function, "f(label, margin, group=group)", OF_QUERIES,
+            remedy="take these three arguments. Weights multiply what it returns.",
+        )  # fmt: skip
         if outputs > 1:
             raise ParameterError(
                 f"num_class={outputs} does not go with a function f(label, margin, group), whose rows have one score; "

@@ -76,6 +76,21 @@ def test_weights_reach_functions_that_take_them() -> None:
     assert evaluate(make_metric(order_matters), LABEL, PREDICTION, WEIGHT) == order_matters(LABEL, PREDICTION)
 
 
+def test_a_function_that_must_have_weights_gets_none_where_there_are_none() -> None:
+    def weighted(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray | None) -> float:
+        return 1.0 if sample_weight is None else float(sample_weight.sum())
+
+    assert evaluate(make_metric(weighted), LABEL, PREDICTION) == 1.0
+    assert evaluate(make_metric(weighted), LABEL, PREDICTION, WEIGHT) == WEIGHT.sum()
+
+
+def test_a_function_of_other_arguments_is_refused_before_any_round() -> None:
+    with pytest.raises(ParameterError, match=r"fbeta_score.* cannot be called as f\(y_true, y_pred\): .*'beta'"):
+        make_metric(sklearn.metrics.fbeta_score)
+    with pytest.raises(ParameterError, match=r"too many positional arguments; take these two arguments"):
+        make_metric(lambda y_true: 0.0)
+
+
 def test_a_function_may_name_its_value_and_its_direction() -> None:
     def named(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[str, float]:
         return "my-score", 3.5

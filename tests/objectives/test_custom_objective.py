@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import dask.array as da
 import numpy as np
 import pytest
+from dask import delayed
 from strategies.callbacks import Rounds
 from strategies.rows import regression
 
-from daskboost import QuantizedDataset, train
+from daskboost import DaskBoostRegressor, QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import make_objective, objective_from_config, register_objective
@@ -90,6 +92,17 @@ def test_what_a_function_raises_keeps_its_cause() -> None:
 def test_something_that_is_no_objective_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"objective=3 is no function"):
         make_objective(3)
+
+
+@pytest.mark.parametrize(("function", "message"), [
+    (lambda label, margin, weight: (margin, margin), "missing a required argument: 'weight'; take these two"),
+    (lambda label: (label, label), "too many positional arguments; take these two"),
+    (type("Loss", (), {"__call__": lambda self, label, margin: (margin, margin)}), r"f\(label, margin\): "),
+])  # fmt: skip
+def test_a_function_of_other_arguments_is_refused_before_rows_are_read(function: Any, message: str) -> None:
+    never = da.from_delayed(delayed(lambda: 1 / 0)(), (4, 2), np.float32)
+    with pytest.raises(ParameterError, match=message):
+        DaskBoostRegressor(objective=function).fit(never, np.arange(4.0))
 
 
 @dataclass(frozen=True)
