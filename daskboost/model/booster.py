@@ -296,6 +296,8 @@ class Booster:
 
         Raises
         ------
+        ParameterError
+            Data that is no bytes.
         ModelFormatError
             Data that is truncated, corrupt, hostile, from a newer version, or a model that this library cannot
             represent (linear boosters).

@@ -84,7 +84,12 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Booster:
     """
     from daskboost.model.validate import read_model
 
-    data = bytes(data)
+    try:
+        data = bytes(memoryview(data))
+    except TypeError as error:
+        raise ParameterError(
+            f"data is of type {type(data).__name__}; pass the bytes of a model, of a JSON text text.encode()"
+        ) from error
     if not data.startswith(b"{"):
         raise ModelFormatError(
             f"the model begins with {data[:8]!r}, which is neither JSON nor UBJSON; XGBoost's old binary format and "

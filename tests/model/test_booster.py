@@ -212,3 +212,9 @@ def test_no_trees(rng: np.random.Generator) -> None:
     assert booster.predict(rows) == pytest.approx(0.4)
     assert booster.predict(rows, output="leaf").shape == (3, 0)
     assert booster.get_score() == {} and booster.trees_to_dataframe().empty
+
+
+@pytest.mark.parametrize("data", ["{}", 10**12, None, ["{"]])
+def test_what_is_no_bytes_is_refused_by_its_type(data: Any) -> None:
+    with pytest.raises(ParameterError, match=rf"data is of type {type(data).__name__}; pass the bytes of a model"):
+        Booster.from_bytes(data)
