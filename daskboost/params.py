@@ -362,6 +362,7 @@ YETIRANK_PARAMETERS = (
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows", "max_cat_to_onehot", "max_cat_threshold")  # fmt: skip
 _INF = math.inf
+_LARGEST = float(np.finfo(np.float32).max)  # models have base scores in float32
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low excluded, high excluded
     "num_class": (0, 2**16, False, False),
     "sketch_outputs": (0, 2**16, False, False),
@@ -380,7 +381,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "colsample_bylevel": (0, 1, True, False),
     "colsample_bynode": (0, 1, True, False),
     "scale_pos_weight": (0, _INF, True, True),
-    "base_score": (-_INF, _INF, True, True),
+    "base_score": (-_LARGEST, _LARGEST, True, True),
     "random_state": (-(2**63), 2**64, False, True),
     "huber_slope": (0, _INF, True, True),
     "tweedie_variance_power": (1, 2, False, True),

@@ -59,7 +59,6 @@ def base_score_of(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
     if spec.base_score is not None:
         return spec.base_score
     if spec.params.base_score is not None:
-        objective.to_margin(spec.params.base_score)  # refuses scores outside the link's domain
         return (spec.params.base_score,)
     if objective.base_score_rule == "constant":
         return (objective.base_score_constant,)

@@ -74,6 +74,8 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
     check_sampling_unit(params)
     check_score_function(params, objective)
     check_linear_leaves(params, objective)
+    if params.base_score is not None:
+        objective.to_margin(float(np.float32(params.base_score)))  # refuses scores outside the link's domain
 
 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
@@ -86,8 +88,9 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
                 continue
             metrics = params.eval_metric or (objective.default_metric,)
             if name not in OF_GAINS or not _has_gains(metrics):
+                given = f"{value:g}" if isinstance(value, float) else repr(value)
                 raise ParameterError(
-                    f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"
+                    f"{name}={given} has no effect with objective={objective.name!r}; it is of {owner}"
                 )
         if params.num_class > 1 and objective.n_outputs != params.num_class:
             raise ParameterError(

@@ -12,6 +12,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask import delayed
 from strategies.rows import classes, regression
 
 from daskboost import (
@@ -267,3 +268,21 @@ def test_objectives_say_what_does_not_go_with_them(data: QuantizedDataset) -> No
             train({}, weighted, 1, objective=Particular())
     with pytest.raises(ParameterError, match="max_depth=6 is too deep for this loss"):
         DaskBoostRegressor(objective=Particular()).fit(unread(), unread()[:, 0])
+
+
+@pytest.mark.parametrize(("objective", "score", "message"), [
+    ("binary:logistic", 2, r"base_score=2\.0 must lie in \[0, 1\]"),
+    ("count:poisson", 1e-300, r"base_score=0\.0 must be above 0"),
+    ("reg:squarederror", 1e39, r"base_score=1e\+39 must lie in \(-3\.40282e\+38, 3\.40282e\+38\)"),
+])  # fmt: skip
+def test_base_scores_that_no_model_holds_are_refused_before_rows_are_read(
+    objective: str, score: float, message: str
+) -> None:
+    def never() -> NoReturn:
+        raise AssertionError("read")
+
+    lazy = da.from_delayed(delayed(never)(), (60, 3), np.float32)
+    with pytest.raises(ParameterError, match=message):
+        DaskBoostRegressor(objective=objective, base_score=score).fit(lazy, da.zeros(60))
+    with QuantizedDataset.from_dask(X, np.ones(60)) as ones, pytest.raises(ParameterError, match=message):
+        train({"objective": objective, "base_score": score}, ones, 1)
