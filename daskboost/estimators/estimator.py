@@ -403,6 +403,8 @@ class BoostedTrees(EstimatorParameters):
                     candidates, rounds.most, rounds.holding_out, lambda _: log.of_a_fit(), further
                 )
         self._keep(booster, labels)
+        if not all(isinstance(name, str) for name in source.spec.columns or ()):
+            self.__dict__.pop("feature_names_in_", None)  # scikit-learn's tools take names for all columns being texts
         self.evals_result_ = evals_result
         return self
 

@@ -234,7 +234,7 @@ SHARED_ATTRIBUTES = """
     feature_importances_ : float32 array, shape (features,)
     n_features_in_ : int
     feature_names_in_ : object array of str
-        Where the training data had column names.
+        Where the training data had column names, all of them texts.
 """
 
 

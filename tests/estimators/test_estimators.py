@@ -21,6 +21,7 @@ import pytest
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectFromModel
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from strategies.frames import COLUMNS, LOCAL_FRAMES, Stream
@@ -116,6 +117,17 @@ def test_every_kind_of_input_gives_the_same_trees(kind: str) -> None:
     names = kind not in ("list", "fortran", "float64", "dask array")
     assert fitted.n_features_in_ == 4
     assert getattr(fitted, "feature_names_in_", np.array([])).tolist() == (list("abcd") if names else [])
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2, 3], ["a", 1, "c", "d"]])
+def test_columns_whose_names_are_no_texts_are_matched_without_feature_names(names: list[Any]) -> None:
+    """Tools of scikit-learn take `feature_names_in_` for the names of frames, and warn where these are numbers."""
+    frame = FRAME.set_axis(names, axis=1)
+    fitted = model().fit(frame, Y)
+    assert not hasattr(fitted, "feature_names_in_") and fitted.n_features_in_ == 4
+    np.testing.assert_array_equal(fitted.predict(frame[names[::-1]]), model().fit(FRAME, Y).predict(FRAME))
+    if names[0] == 0:
+        assert SelectFromModel(model()).fit(frame, Y).transform(frame).shape[0] == len(Y)
 
 
 @pytest.mark.parametrize("kind", LOCAL_FRAMES)
