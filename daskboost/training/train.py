@@ -406,7 +406,9 @@ def recorded(value: Any) -> object:
         return tuple(sorted(map(recorded, value), key=repr))
     if isinstance(value, list | tuple):
         return tuple(map(recorded, value))
-    if isinstance(value, str | int | float | None):
+    if isinstance(value, str):
+        return "".join(value)  # without the type of a subclass, such as an enumeration
+    if isinstance(value, int | float | None):
         return value
     name = getattr(value, "__name__", None)
     if name is None and ADDRESS in repr(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -154,6 +155,14 @@ def test_models_do_not_tell_where_functions_lie(name: str, data: QuantizedDatase
     models = [train({"n_jobs": 1, **params}, data, 2) for params in made]
     assert len({model.to_bytes() for model in models}) == 1
     assert " at 0x" not in str(models[0].params)
+
+
+def test_enumerations_give_the_bytes_of_their_texts(data: QuantizedDataset) -> None:
+    class Policy(str, Enum):  # noqa: UP042 - whose text is another than that of a StrEnum
+        SYMMETRIC = "symmetric"
+
+    models = [train({"n_jobs": 1, "grow_policy": each}, data, 1) for each in (Policy.SYMMETRIC, "symmetric")]
+    assert models[0].to_bytes() == models[1].to_bytes()
 
 
 def test_lists_arrays_and_sets_give_the_same_bytes() -> None:
