@@ -24,6 +24,7 @@ from daskboost.model.route import array_module, frame_of
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import shown
+from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo
 
 if TYPE_CHECKING:
     import cudf
@@ -241,3 +242,27 @@ def _dtype(name: str) -> np.dtype[Any]:
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {name!r} is none of class labels")
     return dtype
+
+
+class OfClasses(Callback):
+    """Another callback, which sees the models of a classifier with their classes, as files of them must have them."""
+
+    def __init__(self, callback: Callback, labels: ClassLabels) -> None:
+        self._callback, self._labels = callback, labels
+
+    def before_training(self, n_rounds: int) -> None:
+        self._callback.before_training(n_rounds)
+
+    def after_round(self, info: RoundInfo) -> bool:
+        return self._callback.after_round(replace(info, snapshot=lambda: self._labels.stored_in(info.snapshot())))
+
+    def after_training(self, booster: Booster) -> None:
+        self._callback.after_training(self._labels.stored_in(booster))
+
+
+def with_classes(callbacks: Sequence[Callback], labels: ClassLabels | None) -> list[Callback]:
+    """Return callbacks that see models with these classes, if there are any; schedules, which fits ask for rates, as
+    they are."""
+    if labels is None:
+        return list(callbacks)
+    return [each if isinstance(each, LearningRateSchedule) else OfClasses(each, labels) for each in callbacks]

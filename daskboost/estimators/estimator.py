@@ -22,7 +22,7 @@ from daskboost.devices.choose import budget_of, check_device, check_n_gpus, gpus
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.choosing import choices
-from daskboost.estimators.class_labels import ClassLabels
+from daskboost.estimators.class_labels import ClassLabels, with_classes
 from daskboost.estimators.eval_sets import (
     RowSet,
     check_labels,
@@ -92,9 +92,10 @@ class Log(NamedTuple):
     callbacks: Sequence[Callback]
     verbose: bool | int | None
 
-    def of_a_fit(self) -> list[Callback]:
-        """Return the callbacks of one fit, whose printed lines are its own."""
-        return [*self.callbacks, *evaluation_log(self.verbose)]
+    def of_a_fit(self, labels: ClassLabels | None = None) -> list[Callback]:
+        """Return the callbacks of one fit, whose printed lines are its own; `labels` : classes of the models that they
+        see."""
+        return [*with_classes(self.callbacks, labels), *evaluation_log(self.verbose)]
 
 
 @estimator
@@ -389,7 +390,7 @@ class BoostedTrees(EstimatorParameters):
             if rounds.holding_out is None:
                 booster = train(
                     params, dtrain, rounds.most, evals=evals, early_stopping_rounds=rounds.patience,
-                    evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(),
+                    evals_result=evals_result, init_model=init, callbacks=log.of_a_fit(labels),
                 )  # fmt: skip
             else:
                 def quantized(crosses: tuple[Cross, ...]) -> QuantizedDataset:
@@ -400,7 +401,7 @@ class BoostedTrees(EstimatorParameters):
                 if rounds.holding_out.n_members > 1 and not log.callbacks:
                     candidates, further = choices(self, params, dtrain, facts, quantized)
                 booster, evals_result = train_members(
-                    candidates, rounds.most, rounds.holding_out, lambda _: log.of_a_fit(), further
+                    candidates, rounds.most, rounds.holding_out, lambda _: log.of_a_fit(labels), further
                 )
         self._keep(booster, labels)
         if not all(isinstance(name, str) for name in source.spec.columns or ()):

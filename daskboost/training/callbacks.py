@@ -91,8 +91,7 @@ class EvaluationLog(Callback):
     """
 
     def __init__(self, period: int = 1, stream: TextIO | None = None) -> None:
-        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-            raise ParameterError(f"EvaluationLog(period={period!r}) must be an integer of at least 1")
+        _check_period("EvaluationLog", period)
         self._period, self._stream = period, stream
         self._unprinted: str | None = None
 
@@ -130,8 +129,7 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | Path, period: int = 10) -> None:
-        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-            raise ParameterError(f"Checkpoint(period={period!r}) must be an integer of at least 1")
+        _check_period("Checkpoint", period)
         format_of(path)  # refuses other file names before any training
         self.path, self._period = Path(path), period
 
@@ -148,6 +146,11 @@ class Checkpoint(Callback):
     def after_training(self, booster: Booster) -> None:
         booster.save_model(self.path)
 
+
+
+def _check_period(what: str, period: object) -> None:
+    if isinstance(period, bool) or not isinstance(period, int | np.integer) or period < 1:
+        raise ParameterError(f"{what}(period={period!r}) must be an integer of at least 1")
 
 
 def describe_metrics(evals_result: EvalsResult) -> str:

@@ -17,11 +17,12 @@ from sklearn.utils.class_weight import compute_sample_weight
 from strategies.models import tree_bytes
 from strategies.rows import classes
 
-from daskboost import Booster, DaskBoostClassifier
+from daskboost import Booster, Callback, Checkpoint, DaskBoostClassifier, LearningRateSchedule
 from daskboost.data.input.row_batch import Features
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.model.output import PredictRequest
+from daskboost.training.callbacks import RoundInfo
 
 X, CODES = classes(400, 3)
 TWO = (CODES > 0).astype(int)
@@ -266,3 +267,43 @@ def test_labels_and_probabilities_of_one_collection_walk_its_rows_once(
     asked: Any = model.predict(rows), model.predict_proba(rows), model.predict(rows, output_margin=True)
     dask.compute(*asked, scheduler="synchronous")
     assert runs == [30, 30]
+
+
+class Seen(Callback):
+    """Keeps the models that it is shown."""
+
+    def __init__(self) -> None:
+        self.models: list[Booster] = []
+
+    def after_round(self, info: RoundInfo) -> bool:
+        self.models.append(info.snapshot())
+        return False
+
+    def after_training(self, booster: Booster) -> None:
+        self.models.append(booster)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_checkpoints_have_the_classes(kind: str, tmp_path: Path) -> None:
+    """A fit that is interrupted is resumed from one, and predicts labels as they were."""
+    labels, seen, path = LABELS[kind], Seen(), tmp_path / "model.ubj"
+    whole = model(callbacks=[Checkpoint(path, 3), seen]).fit(X, labels)
+    assert path.read_bytes() == whole.booster_.to_bytes() == seen.models[-1].to_bytes()
+    for booster in seen.models:
+        loaded = model().load_model(save(booster, tmp_path))
+        np.testing.assert_array_equal(loaded.classes_, whole.classes_)
+    resumed = model(n_estimators=5).fit(X, labels, init_model=seen.models[2])
+    assert resumed.booster_.n_iterations == 8
+    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
+
+
+def save(booster: Booster, folder: Path) -> Path:
+    booster.save_model(folder / "seen.ubj")
+    return folder / "seen.ubj"
+
+
+def test_schedules_and_stops_work_beside_classes() -> None:
+    rates = [0.5, 0.25, 0.1, 0.05] * 2
+    scheduled = model(callbacks=[LearningRateSchedule(rates), Seen()]).fit(X, LABELS["strings"])
+    again = model().fit(X, LABELS["strings"], callbacks=[LearningRateSchedule(rates)])
+    assert scheduled.booster_.to_bytes() == again.booster_.to_bytes()

@@ -93,10 +93,11 @@ def test_a_bad_schedule_is_refused(data: QuantizedDataset, rates: Any, message: 
 
 
 @pytest.mark.parametrize("kind", [EvaluationLog, lambda period: Checkpoint("model.ubj", period)])
-@pytest.mark.parametrize("period", [0, -1, 1.5, True])
+@pytest.mark.parametrize("period", [0, -1, 1.5, True, np.int64(0)])
 def test_a_bad_period_is_refused(kind: Any, period: Any) -> None:
     with pytest.raises(ParameterError, match=r"\(period=.*\) must be an integer of at least 1"):
         kind(period)
+    kind(np.int64(2))
 
 
 def test_what_is_no_callback_is_refused(data: QuantizedDataset) -> None:
