@@ -332,7 +332,7 @@ class TrainParams:
 
 PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
 """Names of all training parameters."""
-_SCALARS: dict[Any, Callable[[Any], object]] = {"float": float, "int": int, "bool": bool}
+_SCALARS: dict[str, type[float] | type[int] | type[bool]] = {"float": float, "int": int, "bool": bool}
 _DECLARED = {
     f.name: _SCALARS[word] for f in fields(TrainParams) for word in [str(f.type).removesuffix(" | None")]
     if word in _SCALARS

@@ -395,7 +395,7 @@ def provenance(params: TrainParams) -> dict[str, str]:
     return {name: str(recorded(value)) for name, value in sorted(kept.items())}
 
 
-def recorded(value: Any) -> object:
+def recorded(value: object) -> object:
     """Return a parameter as a model records it, which no address, order of a set or type of NumPy's may change: lists,
     arrays and sets as tuples, and functions by their names."""
     if isinstance(value, np.ndarray | np.generic):
