@@ -24,6 +24,7 @@ from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_w
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import folds_of
 from daskboost.data.chunks.row_folds import GivenFolds, LeftOut
+from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.source import make_source
 from daskboost.dtypes import Float32
@@ -183,3 +184,19 @@ def test_what_is_read_again_is_freed() -> None:
         del first, folds
         gc.collect()
         assert kept() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lies", ["host", "gpu"])
+def test_gpus_leave_the_same_labels_out(lies: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setattr(upload, "TINY_VALUES", 0)
+    rows = frame(3000).astype(np.int32)
+    x, y = rows.drop(columns="y").to_numpy(), rows["y"].to_numpy(np.float32)
+    settings: dict[str, Any] = {"n_estimators": 30, "early_stopping": True, "categorical_features": [0, 1, 2]}
+    expected = DaskBoostClassifier(**settings, device="cpu").fit(x, y)
+    given = (x, y) if lies == "host" else (cupy.asarray(x), cupy.asarray(y))
+    found = DaskBoostClassifier(**settings, device="cuda").fit(*given)
+    assert found.booster_ == expected.booster_
+    assert found.evals_result_.keys() == expected.evals_result_.keys()
