@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,27 +31,28 @@ def quantize(
 
 
 @contextmanager
-def least_levels_of_pairs(n_levels: int) -> Iterator[None]:
+def _meanwhile(module: ModuleType, name: str, value: int) -> Iterator[None]:
+    """Let a module's constant have another value meanwhile."""
+    known = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, known)
+
+
+def least_levels_of_pairs(n_levels: int) -> AbstractContextManager[None]:
     """Let data sets that are made meanwhile have pairs of columns of so many levels."""
     from daskboost.data.categories import combinations
 
-    known, combinations.LEAST_LEVELS = combinations.LEAST_LEVELS, n_levels
-    try:
-        yield
-    finally:
-        combinations.LEAST_LEVELS = known
+    return _meanwhile(combinations, "LEAST_LEVELS", n_levels)
 
 
-@contextmanager
-def rows_of_frequent_levels(n_rows: int) -> Iterator[None]:
+def rows_of_frequent_levels(n_rows: int) -> AbstractContextManager[None]:
     """Let levels of so many rows be frequent meanwhile, of which statistics tell next to no labels."""
     from daskboost.data.categories import encoder
 
-    known, encoder.FREQUENT = encoder.FREQUENT, n_rows
-    try:
-        yield
-    finally:
-        encoder.FREQUENT = known
+    return _meanwhile(encoder, "FREQUENT", n_rows)
 
 
 def cross_validated(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any) -> Any:
