@@ -57,6 +57,7 @@ from daskboost.training.dataset import (
     computed_by,
     computed_values,
     current_client,
+    of_model,
     run_or_await,
 )
 from daskboost.training.members import Candidate, train_members
@@ -362,6 +363,8 @@ class BoostedTrees(EstimatorParameters):
             self.objective = objective_of_pairs(self.objective, *found)
         given_sets = [self._source(one, source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
+        if init is not None:  # so that positions in parameters are those of its columns
+            source = of_model(init, source)
         params = self._params_for(labels)
         shape = replace(shape, n_classes=0 if labels is None else len(labels.classes))
         objective = check_params(params, source.schema, rounds_of(self, shape, LEAST_ROWS).most, log.callbacks)

@@ -53,8 +53,9 @@ def check_options(max_bin: object, encoding: object, packing: object, chunk_rows
             raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
 
 
-def in_order_of_model(model: Booster, source: Source) -> Source:
-    """Return the rows with their columns in the order of a model that they continue, where both are named.
+def of_model(model: Booster, source: Source) -> Source:
+    """Return rows that continue a model, with their columns in its order where both are named, and its features where
+    some are of categories.
 
     Raises
     ------
@@ -64,8 +65,10 @@ def in_order_of_model(model: Booster, source: Source) -> Source:
     own, given = model.schema.columns, source.schema.columns
     if own.names is None or given.names is None or own.names == given.names:
         check_same_features(model, source.schema, "X")
-        return source
-    return source.in_order_of(own)
+    else:
+        source = source.in_order_of(own)
+    is_categorical = bool(source.schema.categorical) or model.schema.encoder is not None
+    return source.with_schema(model.schema) if is_categorical else source
 
 
 def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
@@ -317,9 +320,7 @@ class QuantizedDataset:
         if init_model is not None:
             if reference is not None:
                 check_same_features(init_model, reference.schema, "the reference")
-            source = in_order_of_model(init_model, source)
-            if source.schema.categorical or init_model.schema.encoder is not None:  # features are the model's
-                source = source.with_schema(init_model.schema)
+            source = of_model(init_model, source)
         if reference is not None:
             source = source.with_schema(reference.schema)
         directory = spill_path(spill_directory)

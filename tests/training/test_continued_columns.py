@@ -101,6 +101,19 @@ def test_classes_and_weights_go_on_too() -> None:
     assert len(models) == 1
 
 
+@pytest.mark.parametrize("given", [
+    {"monotone_constraints": [1, 0, 0, 0]}, {"monotone_constraints": "(1, 0, 0, 0)"},
+    {"encodings": {1: "native", 3: "onehot"}}, {"ignored_features": [0]}, {"interaction_constraints": [[0, 1], [2, 3]]},
+    {"categorical_features": [1, 2], "encodings": {"c": "onehot"}},
+])  # fmt: skip
+def test_positions_in_parameters_are_those_of_the_models_columns(given: dict[str, Any]) -> None:
+    """Columns of categories may come first in the rows, where such a position would mean another one."""
+    made = DaskBoostRegressor(n_estimators=3, max_depth=3, device="cpu", random_state=1, **given)
+    start = made.fit(MIXED, Y).booster_
+    models = {made.fit(MIXED[columns], Y, init_model=start).booster_.to_bytes() for columns in (list(MIXED), TURNED)}
+    assert len(models) == 1
+
+
 def test_a_data_set_in_another_order_is_led_to_from_dask() -> None:
     with QuantizedDataset.from_dask(NUMBERS, Y) as data, QuantizedDataset.from_dask(NUMBERS[TURNED], Y) as turned:
         start = train({}, data, 1)
