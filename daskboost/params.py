@@ -418,13 +418,18 @@ def parse_bytes(name: str, value: int | float | str) -> int:
 
 
 def as_tuple(value: object) -> tuple[Any, ...]:
-    """Return one value or several as a tuple; None is none."""
+    """Return one value or several as a tuple; None is none. Sets are sorted: their order may differ from run to run."""
     if value is None:
         return ()
     if isinstance(value, np.ndarray):
         return tuple(np.atleast_1d(value))
     if isinstance(value, str) or not isinstance(value, Iterable):
         return (value,)
+    if isinstance(value, set | frozenset):
+        try:
+            return tuple(sorted(value))
+        except TypeError:  # names and functions, say
+            return tuple(sorted(value, key=lambda each: str(getattr(each, "__name__", each))))
     return tuple(value)
 
 

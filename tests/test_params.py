@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -144,6 +145,20 @@ def test_metrics_and_quantiles_become_tuples() -> None:
     params = build(eval_metric="auc", quantile_alpha=0.9)
     assert (params.eval_metric, params.quantile_alpha) == (("auc",), (0.9,))
     assert build(eval_metric=["auc", "logloss"]).eval_metric == ("auc", "logloss")
+
+
+class Backwards(set[Any]):
+    """A set in another order than its elements', as those of texts are in other processes."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=str, reverse=True))
+
+
+def test_sets_are_sorted() -> None:
+    """The last metric stops a fit early, and models record them."""
+    assert build(eval_metric=Backwards({"rmse", "mae", "mape"})).eval_metric == ("mae", "mape", "rmse")
+    assert build(eval_metric=Backwards({"rmse", "mae", max})).eval_metric == ("mae", max, "rmse")
+    assert build(quantile_alpha=Backwards({0.5, 0.00001})).quantile_alpha == (0.00001, 0.5)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in _RANGES if name not in _INTEGERS))
