@@ -507,6 +507,34 @@ def shown(value: object) -> str:
     return text if len(text) <= 160 else f"{text[:150]}..."
 
 
+def own_signature(function: Callable[..., object]) -> inspect.Signature | None:
+    """Return how a function may be called; None where that is not known, as of functions in C.
+
+    The signature that `functools.wraps` copies from another function counts only where nothing else is known, as of
+    Numba's, and of scikit-learn's, which pass all arguments on: other decorators may add some to a call, or take some
+    away.
+    """
+    passes_on = str(getattr(function, "__globals__", {}).get("__name__")).startswith("sklearn.")
+    for follow_wrapped in (passes_on, True):
+        try:
+            return inspect.signature(function, follow_wrapped=follow_wrapped)
+        except (TypeError, ValueError):
+            continue
+    return None
+
+
+def keyword_of(function: Callable[..., object], name: str) -> inspect.Parameter | None:
+    """Return the parameter of this name that a function has, or one that it wraps and gives its keywords to; None for
+    none."""
+    own = own_signature(function)
+    if own is None:
+        return None
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.parameters.values())
+    if name in own.parameters or not takes_any:
+        return own.parameters.get(name)
+    return inspect.signature(function).parameters.get(name)
+
+
 def check_call(name: str, function: Callable[..., object], form: str, *keywords: str, remedy: str) -> None:
     """Refuse a function that cannot be called with two arguments and these keywords, before it would be.
 
@@ -515,9 +543,8 @@ def check_call(name: str, function: Callable[..., object], form: str, *keywords:
     ParameterError
         Naming the parameter `name`, the `form` of the call, which argument does not fit, and the remedy.
     """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of functions in C, say, nothing is known
+    signature = own_signature(function)
+    if signature is None:
         return
     try:
         signature.bind(None, None, **dict.fromkeys(keywords))

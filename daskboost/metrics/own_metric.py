@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,10 @@ import numpy.typing as npt
 from daskboost.dtypes import Array, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Arrays, Metric
-from daskboost.params import check_call, shown
+from daskboost.params import check_call, keyword_of, shown
 
+OF_WEIGHTS = "sample_weight"
+"""The parameter by which functions take weights, as those of scikit-learn do."""
 MetricFunction = Callable[..., float | tuple[str, float]]
 
 
@@ -154,9 +155,9 @@ class CustomMetric(Metric[RowsState]):
         if not state.segments:
             return self.name, math.nan
         rows = state.joined()
-        keywords, weight = {}, _weight_parameter(self.function)
+        keywords, weight = {}, keyword_of(self.function, OF_WEIGHTS)
         if weight is not None and (rows.weight is not None or weight.default is weight.empty):
-            keywords = {weight.name: None if rows.weight is None else np.array(rows.weight)}
+            keywords = {OF_WEIGHTS: None if rows.weight is None else np.array(rows.weight)}
         result = self.function(np.array(rows.label), np.array(rows.prediction), **keywords)  # which may write to them
         name, number = result if isinstance(result, tuple) and len(result) == 2 else (self.name, result)
         try:
@@ -174,20 +175,12 @@ class CustomMetric(Metric[RowsState]):
         function = params.get("function")
         if not callable(function):
             raise ParameterError(f"eval_metric={shown(function)} is no name and no function f(y_true, y_pred)")
-        weight = _weight_parameter(function)
+        weight = keyword_of(function, OF_WEIGHTS)
         check_call(
-            "eval_metric", function, "f(y_true, y_pred)", *([] if weight is None else [weight.name]),
+            "eval_metric", function, "f(y_true, y_pred)", *([] if weight is None else [OF_WEIGHTS]),
             remedy="take these two arguments, and sample_weight=None where weights shall count",
         )  # fmt: skip
         return cls(function, bool(getattr(function, "maximize", _is_score(function))))
-
-
-def _weight_parameter(function: MetricFunction) -> inspect.Parameter | None:
-    """Return the parameter by which a function takes weights; None where it has none."""
-    try:
-        return inspect.signature(function).parameters.get("sample_weight")
-    except (TypeError, ValueError):  # built-in functions without a signature
-        return None
 
 
 def _is_score(function: MetricFunction) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from daskboost.errors import ParameterError
 from daskboost.objectives.by_query import QueryObjective
 from daskboost.objectives.objective import BaseScoreRule, Objective
 from daskboost.objectives.ranking import RankPairwise
-from daskboost.params import check_call, shown
+from daskboost.params import check_call, keyword_of, shown
 
 GradientFunction = Callable[[Any, Any], tuple[Any, Any]]
 QueryFunction = Callable[..., tuple[Any, Any]]
@@ -28,10 +27,7 @@ OF_QUERIES = "group"
 
 def takes_queries(function: object) -> bool:
     """Whether a function has the parameter `group`, and so takes whole queries."""
-    try:
-        return callable(function) and OF_QUERIES in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of functions in C, say, nothing is known
-        return False
+    return callable(function) and keyword_of(function, OF_QUERIES) is not None
 
 
 def checked_derivatives(who: str, result: object, shape: tuple[int, ...]) -> tuple[Float32, Float32]:

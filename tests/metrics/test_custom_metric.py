@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -89,6 +91,33 @@ def test_a_function_of_other_arguments_is_refused_before_any_round() -> None:
         make_metric(sklearn.metrics.fbeta_score)
     with pytest.raises(ParameterError, match=r"too many positional arguments; take these two arguments"):
         make_metric(lambda y_true: 0.0)
+
+
+def test_a_decorator_may_change_how_a_function_is_called() -> None:
+    """`functools.wraps` says that it takes what the function does that it wraps."""
+    def weighted(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray | None) -> float:
+        return 1.0 if sample_weight is None else float(sample_weight.sum())
+
+    @functools.wraps(weighted)
+    def unweighted(y_true: np.ndarray, y_pred: np.ndarray) -> float:
+        return weighted(y_true, y_pred, None)
+
+    @functools.wraps(weighted)
+    def passing(*arguments: Any, **keywords: Any) -> float:
+        return weighted(*arguments, **keywords)
+
+    @functools.wraps(sklearn.metrics.fbeta_score)
+    def squared(*arguments: Any, **keywords: Any) -> float:
+        return float(sklearn.metrics.fbeta_score(*arguments, beta=2.0, **keywords))
+
+    assert evaluate(make_metric(squared), LABEL > 1, LABEL > 2) == pytest.approx(15 / 19)
+    for function, expected in ((unweighted, 1.0), (passing, WEIGHT.sum()), (numba.njit(heaviest), WEIGHT.max())):
+        assert evaluate(make_metric(function), LABEL, PREDICTION, WEIGHT) == expected
+    assert [evaluate(make_metric(function), LABEL, PREDICTION) for function in (unweighted, passing)] == [1.0, 1.0]
+
+
+def heaviest(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
+    return sample_weight.max()  # type: ignore[no-any-return]
 
 
 def test_a_function_may_name_its_value_and_its_direction() -> None:

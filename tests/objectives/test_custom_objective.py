@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import dask.array as da
+import numba
 import numpy as np
 import pytest
 from dask import delayed
@@ -17,7 +19,7 @@ from daskboost import DaskBoostRegressor, QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.objective_names import make_objective, objective_from_config, register_objective
-from daskboost.objectives.own_objective import CustomObjective
+from daskboost.objectives.own_objective import CustomObjective, CustomQueryObjective
 
 LABEL = np.array([0.0, 1.0, 2.0], dtype=np.float32)
 MARGIN = np.array([[0.5], [0.25], [-1.0]], dtype=np.float32)
@@ -103,6 +105,36 @@ def test_a_function_of_other_arguments_is_refused_before_rows_are_read(function:
     never = da.from_delayed(delayed(lambda: 1 / 0)(), (4, 2), np.float32)
     with pytest.raises(ParameterError, match=message):
         DaskBoostRegressor(objective=function).fit(never, np.arange(4.0))
+
+
+def test_a_decorator_may_change_how_a_function_is_called() -> None:
+    """`functools.wraps` says that it takes what the function does that it wraps."""
+    def weighted(label: Any, margin: Any, weight: float) -> Any:
+        return weight * (margin - label), np.full_like(margin, weight)
+
+    def of_queries(label: Any, margin: Any, group: Any) -> Any:
+        return margin - label, np.ones_like(margin)
+
+    @functools.wraps(weighted)
+    def halved(label: Any, margin: Any) -> Any:
+        return weighted(label, margin, 0.5)
+
+    @functools.wraps(of_queries)
+    def of_one_query(label: Any, margin: Any) -> Any:
+        return of_queries(label, margin, [len(label)])
+
+    @functools.wraps(of_queries)
+    def passing(*arguments: Any, **keywords: Any) -> Any:
+        return of_queries(*arguments, **keywords)
+
+    for function, factor in ((halved, 0.5), (of_one_query, 1.0)):
+        made = make_objective(function)
+        assert isinstance(made, CustomObjective)
+        gradient, _ = made.gradients(LABEL, MARGIN)
+        np.testing.assert_array_equal(gradient[:, 0], factor * (MARGIN[:, 0] - LABEL))
+    assert isinstance(make_objective(passing), CustomQueryObjective)
+    with pytest.raises(ParameterError, match="missing a required argument: 'weight'; take these two"):
+        make_objective(numba.njit(weighted))
 
 
 @dataclass(frozen=True)
