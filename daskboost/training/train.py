@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -396,20 +396,21 @@ def provenance(params: TrainParams) -> dict[str, str]:
 
 
 def recorded(value: object) -> object:
-    """Return a parameter as a model records it, which no address, order of a set or type of NumPy's may change: lists,
-    arrays and sets as tuples, and functions by their names."""
+    """Return a parameter as a model records it, which no address, order of a set or type of NumPy's or pandas' may
+    change: lists, arrays, series and sets as tuples, enumerations as what they stand for, and functions by their names.
+    """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
         return dict(sorted((str(key), recorded(each)) for key, each in value.items()))
     if isinstance(value, set | frozenset):
         return tuple(sorted(map(recorded, value), key=repr))
-    if isinstance(value, list | tuple):
-        return tuple(map(recorded, value))
     if isinstance(value, str):
         return "".join(value)  # without the type of a subclass, such as an enumeration
-    if isinstance(value, int | float | None):
-        return value
+    if isinstance(value, int | float):
+        return value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, Collection) and not callable(value):
+        return tuple(map(recorded, value))
     name = getattr(value, "__name__", None)
     if name is None and ADDRESS in repr(value):
         name = getattr(value, "name", type(value).__name__)

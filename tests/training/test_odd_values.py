@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import partial
 from typing import Any
 
@@ -157,16 +157,23 @@ def test_models_do_not_tell_where_functions_lie(name: str, data: QuantizedDatase
     assert " at 0x" not in str(models[0].params)
 
 
-def test_enumerations_give_the_bytes_of_their_texts(data: QuantizedDataset) -> None:
+def test_enumerations_give_the_bytes_of_what_they_stand_for(data: QuantizedDataset) -> None:
     class Policy(str, Enum):  # noqa: UP042 - whose text is another than that of a StrEnum
         SYMMETRIC = "symmetric"
 
-    models = [train({"n_jobs": 1, "grow_policy": each}, data, 1) for each in (Policy.SYMMETRIC, "symmetric")]
-    assert models[0].to_bytes() == models[1].to_bytes()
+    class Direction(IntEnum):
+        DOWN, NONE, UP = -1, 0, 1
+
+    for name, own, plain in (
+        ("grow_policy", Policy.SYMMETRIC, "symmetric"),
+        ("monotone_constraints", [Direction.UP, Direction.NONE, Direction.DOWN], [1, 0, -1]),
+    ):  # fmt: skip
+        models = [train({"n_jobs": 1, name: each}, data, 1) for each in (own, plain)]
+        assert models[0].to_bytes() == models[1].to_bytes()
 
 
-def test_lists_arrays_and_sets_give_the_same_bytes() -> None:
-    kinds: list[Any] = [list, tuple, np.array]
+def test_lists_arrays_series_and_sets_give_the_same_bytes() -> None:
+    kinds: list[Any] = [list, tuple, np.array, pd.Series]
     with QuantizedDataset.from_dask(pd.DataFrame(X, columns=["a", "b", "c"]), Y) as data:
         for name, value, more in (
             ("monotone_constraints", [0, 1, -1], []), ("eval_metric", ["mae", "rmse"], []),
