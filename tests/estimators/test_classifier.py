@@ -270,14 +270,15 @@ def test_labels_and_probabilities_of_one_collection_walk_its_rows_once(
 
 
 class Seen(Callback):
-    """Keeps the models that it is shown."""
+    """Keeps the models that it is shown, and may stop the fit after so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_after: int | None = None) -> None:
         self.models: list[Booster] = []
+        self._stop_after = stop_after
 
     def after_round(self, info: RoundInfo) -> bool:
         self.models.append(info.snapshot())
-        return False
+        return len(self.models) == self._stop_after
 
     def after_training(self, booster: Booster) -> None:
         self.models.append(booster)
@@ -307,3 +308,7 @@ def test_schedules_and_stops_work_beside_classes() -> None:
     scheduled = model(callbacks=[LearningRateSchedule(rates), Seen()]).fit(X, LABELS["strings"])
     again = model().fit(X, LABELS["strings"], callbacks=[LearningRateSchedule(rates)])
     assert scheduled.booster_.to_bytes() == again.booster_.to_bytes()
+    stopped = model(callbacks=[Seen(stop_after=2)]).fit(X, LABELS["strings"])
+    assert stopped.booster_.n_iterations == 2
+    with pytest.raises(ParameterError, match="there is no such directory"):
+        model(callbacks=[Checkpoint("nowhere/model.ubj")]).fit(X, LABELS["strings"])
