@@ -48,11 +48,15 @@ def least_levels_of_pairs(n_levels: int) -> AbstractContextManager[None]:
     return _meanwhile(combinations, "LEAST_LEVELS", n_levels)
 
 
-def rows_of_frequent_levels(n_rows: int) -> AbstractContextManager[None]:
-    """Let levels of so many rows be frequent meanwhile, of which statistics tell next to no labels."""
+@contextmanager
+def rows_of_frequent_levels(n_rows: int) -> Iterator[None]:
+    """Let levels of so many rows be frequent meanwhile, whose statistics have all labels; with 0 rows are not read
+    again for folds."""
     from daskboost.data.categories import encoder
 
-    return _meanwhile(encoder, "FREQUENT", n_rows)
+    telling = encoder.TELLING if n_rows else 0
+    with _meanwhile(encoder, "FREQUENT", n_rows), _meanwhile(encoder, "TELLING", telling):
+        yield
 
 
 def cross_validated(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any) -> Any:

@@ -37,7 +37,7 @@ from daskboost.data.input.convert import column_of
 from daskboost.data.input.device_read import host_block
 from daskboost.data.input.kinds import kind_of
 from daskboost.data.input.row_batch import FeatureSchema, host_column
-from daskboost.dtypes import Bool, Float32, Int32, UInt8
+from daskboost.dtypes import Bool, Float32, Int32, Int64, UInt8
 
 if TYPE_CHECKING:
     from daskboost.data.chunks.row_folds import LeftOut
@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from daskboost.data.input.read import ReadSpec
 
 FREQUENT = 256
-"""Rows from which on statistics of a level by folds tell next to nothing of a row's own label; `docs/categories.md` has
+"""Rows from which on statistics of a level have the labels of rows that are held out as well; `docs/categories.md` has
 what was measured."""
+TELLING = 2**15
+"""Rows of a level up to which its statistics by folds tell a row's own label, so that rows that are held out need
+others; `docs/categories.md` has what was measured."""
 CROSSES_VERSION, LONGER_VERSION = 3, 4
 VERSION = SHARE_VERSION = 5
 """The newest version of encoders in files: 2 has columns that are not target statistics, 3 has crosses, 4 has
@@ -129,9 +132,14 @@ class Encoder:
     def are_rare(self) -> dict[Columns, Bool]:
         """Return which levels, of columns and combinations that become statistics, have fewer rows than `FREQUENT`, but
         some; bool, shape (levels + 1,), that of missing values last."""
+        return {columns: (rows > 0) & (rows < FREQUENT) for columns, rows in self._rows.items()}
+
+    @property
+    def _rows(self) -> dict[Columns, Int64]:
+        """Return how many rows count in each level, of columns and combinations that become statistics."""
         tables: dict[Columns, StatisticTable] = {(at,): table for at, table in self.tables.items()}
         tables |= {columns: own.table for columns, own in self.by_columns.items()}
-        return {columns: (own.counts[:, 0] > 0) & (own.counts[:, 0] < FREQUENT) for columns, own in tables.items()}
+        return {columns: own.counts[:, 0] for columns, own in tables.items()}
 
     @property
     def has_statistics(self) -> bool:
@@ -141,9 +149,10 @@ class Encoder:
     @property
     def tells_labels(self) -> bool:
         """Whether statistics of rows that are trained on tell some of these rows' own labels, by what other rows of a
-        level have: where levels are rare, and statistics by folds."""
+        level have: where these are by folds, and some level has no more rows than `TELLING`."""
         few = {(at,) for at in self.tables if self.edges[at + 1] - self.edges[at] == 1}  # their codes are the features
-        return not self.has_time and any(own.any() for columns, own in self.are_rare.items() if columns not in few)
+        each = (rows for columns, rows in self._rows.items() if columns not in few)
+        return not self.has_time and any(((rows > 0) & (rows <= TELLING)).any() for rows in each)
 
     def has_codes_of(self, other: Encoder) -> bool:
         """Whether codes are of the same categories in the features of both."""
