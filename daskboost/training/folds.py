@@ -61,6 +61,10 @@ class Folds(Sequence[Fold]):
             self._made[fold] = self._whole[fold] if own is self._data else own.divided(self._rule, [fold])[0]
         return self._made[fold]
 
+    def free(self, number: int) -> None:
+        """Forget the rows that were read again for a pair, which frees them once nobody has it."""
+        self._made.pop(list(self._whole)[number], None)
+
 
 def make_folds(
     data: QuantizedDataset, folds: Any, random_state: int = 0, repeat: int = 0, *, stratified: bool = False

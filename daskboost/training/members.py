@@ -22,8 +22,8 @@ from daskboost.model.booster import Booster
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.folds import Fold, Folds, dealt_rows
-from daskboost.training.train import prepare_fit, train
+from daskboost.training.folds import Folds, dealt_rows
+from daskboost.training.train import objective_of, prepare_fit, train
 from daskboost.training.train_many import PreparedModel, TrainedModel, run_together
 
 logger = logging.getLogger(__name__)
@@ -208,7 +208,8 @@ class _Entrant:
 
     candidate: Candidate
     number: int
-    folds: Sequence[Fold]
+    folds: Folds
+    """The same of all candidates of a data set."""
     members: _Members
 
     @property
@@ -239,15 +240,42 @@ class _Race:
         `limits` : see `EarlyStopping`.
         """
         missing = [range(len(own.members.trained), n) for own, n in zip(entrants, n_folds, strict=True)]
-        prepared = [self._prepared(own, i, limits) for own, folds in zip(entrants, missing, strict=True) for i in folds]
-        if not prepared:
+        wanted = [(own, i) for own, folds in zip(entrants, missing, strict=True) for i in folds]
+        if not wanted:
             return list(entrants)
-        maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
-        trained, found = iter(_run(prepared, entrants[0].candidate.dtrain)), []
+        trained, maximize = self._trained(wanted, limits)
+        found = []
         for entrant, folds in zip(entrants, missing, strict=True):
-            own = [*entrant.members.trained, *(next(trained) for _ in folds)]
+            own = [*entrant.members.trained, *(trained[entrant.number, i] for i in folds)]
             found.append(replace(entrant, members=replace(entrant.members, trained=own, maximize=maximize)))
         return found
+
+    def _trained(self, wanted: Sequence[tuple[_Entrant, int]], limits: Sequence[float]
+                 ) -> tuple[dict[tuple[int, int], TrainedModel], bool]:  # fmt: skip
+        """Train members of entrants of one data set, each on a fold: side by side where they are small and in this
+        process, else fold by fold, so that the bins of one fold are there at a time.
+
+        Returns
+        -------
+        dict
+            The models, by the number of the entrant and the fold.
+        bool
+            Whether larger scores are better.
+        """
+        numbers = sorted({i for _, i in wanted})
+        folds, together = wanted[0][0].folds, _are_small(wanted[0][0].candidate)
+        found: dict[tuple[int, int], TrainedModel] = {}
+        maximize = False
+        for each in [numbers] if together else [[i] for i in numbers]:
+            own = [(entrant, i) for entrant, i in wanted if i in each]
+            prepared = [self._prepared(entrant, i, limits) for entrant, i in own]
+            maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
+            for (entrant, i), model in zip(own, _run(prepared, together=together), strict=True):
+                found[entrant.number, i] = model
+            del prepared
+            for i in each:
+                folds.free(i)
+        return found, maximize
 
     def begun(self, candidates: Sequence[Candidate]) -> list[_Entrant]:
         """Train the members of a single candidate, or of several the first one of each."""
@@ -380,10 +408,15 @@ def _best(raced: Sequence[_Entrant]) -> _Entrant:
     return min((entrant for entrant in raced if entrant.is_whole), key=lambda entrant: entrant.members.loss)
 
 
-def _run(prepared: Sequence[PreparedModel], dtrain: QuantizedDataset) -> list[TrainedModel]:
-    """Train the members: side by side where they are small and in this process."""
-    size = dtrain.n_rows * prepared[0].fit.spec.objective.n_outputs
-    if isinstance(dtrain.shards, LocalShards) and size <= AT_ONCE:
+def _are_small(candidate: Candidate) -> bool:
+    """Return whether a candidate's members grow side by side."""
+    size = candidate.dtrain.n_rows * objective_of(candidate.params).n_outputs
+    return isinstance(candidate.dtrain.shards, LocalShards) and size <= AT_ONCE
+
+
+def _run(prepared: Sequence[PreparedModel], *, together: bool) -> list[TrainedModel]:
+    """Train members, side by side or one after the other."""
+    if together:
         return run_together(prepared)
     return [
         TrainedModel(model.fit.run(model.fit.fit), model.evals_result, model.candidate, model.fold)

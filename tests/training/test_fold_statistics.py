@@ -23,12 +23,13 @@ from daskboost.data.categories import encoder as encoder_module
 from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_without
 from daskboost.data.categories.encoder import Encoder
 from daskboost.data.categories.folds import folds_of
-from daskboost.data.chunks.row_folds import GivenFolds, LeftOut
+from daskboost.data.chunks.row_folds import FoldRule, GivenFolds, LeftOut
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.source import make_source
 from daskboost.dtypes import Float32
 from daskboost.local.in_process import LocalRunner
+from daskboost.training import members
 from daskboost.training.folds import Folds
 
 SEED = 3
@@ -200,6 +201,28 @@ def test_what_is_read_again_is_freed() -> None:
         del first, folds
         gc.collect()
         assert kept() is None
+
+
+def test_large_members_have_one_fold_read_again_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They grow one after the other, so that the bins of other folds would lie there unused."""
+    rows, alive, counts = frame(1500, n_levels=30), list[Any](), list[int]()
+    plain = QuantizedDataset.unaware_of
+
+    def noted(data: QuantizedDataset, rule: FoldRule, fold: int, n_others: int) -> QuantizedDataset:
+        counts.append(sum(each() is not None for each in alive))
+        own = plain(data, rule, fold, n_others)
+        alive.append(weakref.ref(own.shards))
+        return own
+
+    settings: dict[str, Any] = {"n_estimators": 20, "early_stopping": True, "n_jobs": 1}
+    x, y = rows.drop(columns="y"), rows["y"]
+    expected = DaskBoostClassifier(**settings).fit(x, y)
+    monkeypatch.setattr(members, "AT_ONCE", 0)
+    monkeypatch.setattr(QuantizedDataset, "unaware_of", noted)
+    found = DaskBoostClassifier(**settings).fit(x, y)
+    assert found.booster_ == expected.booster_
+    assert len(counts) >= 5
+    assert max(counts) == 0
 
 
 @pytest.mark.gpu
