@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -354,13 +355,17 @@ class QuantizedDataset:
             data, encoder = held(source, info, runner, None if beside is None else beside.shards), info.schema.encoder
             shards = data.shards
             if reference is None and init_model is None and isinstance(encoder, Encoder) and encoder.tells_labels:
+                of_folds = WeakSet[Any]()
+
                 def recounted(left_out: LeftOut, n_counted: int) -> QuantizedDataset:
                     own, limit = new_runner(), device_memory_limit
                     if limit is not None and place is None:
-                        limit -= shards.device_bytes
+                        limit -= shards.device_bytes + sum(each.device_bytes for each in of_folds)
                     rows = source.quantized_on(device, limit, lends=lends)
                     rows = encoded_without(rows, encoder, left_out, n_counted, info, options.categories.seed, own)
-                    return held(rows, replace(info, schema=rows.schema), own, shards)
+                    found = held(rows, replace(info, schema=rows.schema), own, shards)
+                    of_folds.add(found.shards)
+                    return found
 
                 data._recounted = recounted
             return data

@@ -26,9 +26,10 @@ from daskboost.data.categories.folds import folds_of
 from daskboost.data.chunks.row_folds import FoldRule, GivenFolds, LeftOut
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.row_batch import DenseRows
-from daskboost.data.input.source import make_source
+from daskboost.data.input.source import Source, make_source
 from daskboost.dtypes import Float32
-from daskboost.local.in_process import LocalRunner
+from daskboost.errors import StorageError
+from daskboost.local.in_process import LocalRunner, LocalShards
 from daskboost.training import members
 from daskboost.training.folds import Folds
 
@@ -223,6 +224,32 @@ def test_large_members_have_one_fold_read_again_at_a_time(monkeypatch: pytest.Mo
     assert found.booster_ == expected.booster_
     assert len(counts) >= 5
     assert max(counts) == 0
+
+
+def test_folds_share_the_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, limits = frame(500), list[int | None]()
+    plain = Source.quantized_on
+
+    def noted(source: Source, device: str | None, memory_limit: int | None = None, *, lends: bool = True) -> Source:
+        limits.append(memory_limit)
+        return plain(source, device, memory_limit, lends=lends)
+
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"], device_memory_limit=1000) as data:
+        monkeypatch.setattr(Source, "quantized_on", noted)
+        monkeypatch.setattr(LocalShards, "device_bytes", 100)
+        rule = GivenFolds((np.arange(500) % 3).astype(np.int8))
+        folds = list(Folds(data, rule, [0, 1, 2]))
+        assert limits == [900, 800, 700]
+        del folds
+        data.unaware_of(rule, 0, 300)
+    assert limits[3] == 900
+
+
+def test_folds_without_room_say_what_takes_it() -> None:
+    rows = frame(4000)
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"], host_memory_limit="100KB") as data:
+        with pytest.raises(StorageError, match="of its reference, or of the same rows for other folds: set spill_dir"):
+            cv({"objective": "binary:logistic", "n_jobs": 1}, data, 2, folds=5)
 
 
 @pytest.mark.gpu

@@ -337,12 +337,13 @@ def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> No
     """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized: StorageError with
     the least budget that has room.
 
-    `taken_bytes` : of the budget, by the chunks of a `reference`.
+    `taken_bytes` : of the budget, by the chunks of a `reference`, or of the same rows for other folds.
     """
     edges = np.array([*info.first_rows, info.n_rows])
     n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))
     if taken_bytes + info.nbytes > ram_budget_bytes:
-        beside = f" beside {taken_bytes} bytes of the reference's" if taken_bytes else ""
+        others = f" beside {taken_bytes} bytes of its reference, or of the same rows for other folds"
+        beside = others if taken_bytes else ""
         raise no_room(ram_budget_bytes, info.n_rows, taken_bytes + info.nbytes + PADDING_BYTES * n_chunks, beside)
 
 
