@@ -275,6 +275,11 @@ class QuantizedDataset:
             Input that cannot be trained on, named with its remedy.
         DeviceError, MissingDependencyError
             The GPU that `device` names cannot be used, or has too little memory.
+
+        Notes
+        -----
+        Where categorical columns become target statistics, `cv`, `train_many` and `evaluate_features` read the rows
+        again for folds: leave `X`, `y` and what else is given as they are until the data set is closed.
         """
         check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
         _check_kinds(reference, init_model, client)

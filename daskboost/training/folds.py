@@ -106,7 +106,7 @@ def make_folds(
 
 
 def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
-    made, qid = [], _column(data, "qid") if data.info.has("qid") else None
+    found, qid = [], _column(data, "qid") if data.info.has("qid") else None
     for number, pair in enumerate(pairs):
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise ParameterError(f"folds[{number}] must be a pair of training rows and held-out rows")
@@ -127,8 +127,11 @@ def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
         folds = np.full(data.n_numbered_rows, -1, np.int8)
         numbers = np.flatnonzero(data.shards.marks(len(folds)))
         folds[numbers[train]], folds[numbers[held_out]] = 0, 1
-        n_others = data.subset(train).info.stats.positive_weight_rows
-        own = data.unaware_of(GivenFolds(folds), 1, n_others)
+        halves = data.subset(train), data.subset(held_out)
+        found.append((train, held_out, GivenFolds(folds), halves[0].info.stats.positive_weight_rows))
+    made = []
+    for train, held_out, rule, n_others in found:  # rows are read again once all pairs are right
+        own = data.unaware_of(rule, 1, n_others)
         made.append((own.subset(train), own.subset(held_out)))
     return made
 

@@ -67,7 +67,8 @@ def train_many(
         makes as many folds of equal sizes, by hashes of row numbers and of the first candidate's `random_state`; of
         rows that have a `qid`, queries stay whole.
     evals : sequence of (QuantizedDataset, name)
-        As for `train`, for every model.
+        As for `train`, for every model. With folds they keep the target statistics of the whole `dtrain`, which a
+        fold's model does not predict by (`docs/categories.md`), so that its metrics of them are not quite its own.
     early_stopping_rounds : int, optional
         As for `train`. A model that stops leaves the others to go on.
     callbacks : callable, optional

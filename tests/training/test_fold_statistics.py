@@ -18,7 +18,7 @@ from reference.statistics import sums_of, values_of
 from sklearn.model_selection import KFold
 
 from daskboost import DaskBoostClassifier, QuantizedDataset, cv, train_many
-from daskboost.data.categories import combinations
+from daskboost.data.categories import combinations, encode
 from daskboost.data.categories import encoder as encoder_module
 from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_without
 from daskboost.data.categories.encoder import Encoder
@@ -28,7 +28,7 @@ from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.source import Source, make_source
 from daskboost.dtypes import Float32
-from daskboost.errors import StorageError
+from daskboost.errors import DataError, ParameterError, StorageError
 from daskboost.local.in_process import LocalRunner, LocalShards
 from daskboost.training import members
 from daskboost.training.folds import Folds
@@ -224,6 +224,32 @@ def test_large_members_have_one_fold_read_again_at_a_time(monkeypatch: pytest.Mo
     assert found.booster_ == expected.booster_
     assert len(counts) >= 5
     assert max(counts) == 0
+
+
+@pytest.mark.parametrize("changed", ["labels", "levels", "order"])
+def test_rows_that_have_changed_are_refused(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be held out by the folds, and have the labels, of others."""
+    monkeypatch.setattr(encode, "KEPT_SHARE", 2**60)  # or columns would be those that were read first
+    rows = frame(1000, n_levels=30)
+    x, y = rows.drop(columns="y"), rows["y"].to_numpy().copy()
+    with QuantizedDataset(x, y) as data:
+        if changed == "labels":
+            y[:100] = 1
+        elif changed == "levels":
+            x["a"] = "0"
+        else:
+            y[:] = y[::-1].copy()
+        with pytest.raises(DataError, match="have changed since the data set was made"):
+            cv({"objective": "binary:logistic", "n_jobs": 1}, data, 2, folds=2)
+
+
+def test_pairs_are_judged_before_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = frame(300)
+    monkeypatch.setattr(QuantizedDataset, "unaware_of", lambda *_: pytest.fail("rows were read"))
+    first, second = np.arange(150), np.arange(150, 300)
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"]) as data:
+        with pytest.raises(ParameterError, match=r"folds\[1\] has row 0 in both halves"):
+            cv({"objective": "binary:logistic"}, data, 2, folds=[(first, second), (first, first)])
 
 
 def test_folds_share_the_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -542,15 +542,37 @@ def encoded_without(source: Source, encoder: Encoder, left_out: LeftOut, n_count
         Of the same rows.
     seed : int
         As of the encoder.
+
+    Raises
+    ------
+    DataError
+        Other rows than those that the encoder has counted.
     """
     spec, sizes = replace(source.spec, threads=runner.threads), np.diff([*info.first_rows, info.n_rows]).tolist()
     held, options = runner.sent(encoder), CategoryOptions(seed)
     reader = runner.made(partial(_reader_of, spec=spec, options=options, left_out=left_out), held)
-    counts = runner.made(partial(_kept_by, left_out=left_out), runner.total(source, reader)[1], held)
+    total = runner.total(source, reader)[1]
+    if not runner.told(runner.made(_may_be_of, total, held), bool):
+        raise DataError(
+            "rows are read again for folds, and have changed since the data set was made: leave X, y and what else it "
+            "was made of as they are until it is closed, or make it again"
+        )
+    counts = runner.made(partial(_kept_by, left_out=left_out), total, held)
     share = encoder.share * n_counted / info.stats.positive_weight_rows
     own = runner.made(partial(_with_share, share=share), held)
     source = source.with_made(FOLD_COUNTS, [counts] * len(sizes), sizes)
     return _with_features(source, own, _with_share(encoder, share).schema, runner)
+
+
+def _may_be_of(counts: CategoryCounts, encoder: Encoder) -> bool:
+    """Return whether what was counted without some rows of rare levels may be of the rows that an encoder has
+    counted."""
+    own = counts.columns.summary
+    each = zip(own.tables, encoder.tables.items(), strict=True)
+    return own.priors == encoder.priors and all(
+        np.array_equal(a.counts[~encoder.are_rare[(at,)]], b.counts[~encoder.are_rare[(at,)]])
+        and bool((a.counts <= b.counts).all()) for a, (at, b) in each
+    )  # fmt: skip
 
 
 def _kept_by(counts: CategoryCounts, encoder: Encoder, left_out: LeftOut) -> KeptCounts:
