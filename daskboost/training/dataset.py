@@ -156,6 +156,10 @@ class QuantizedDataset:
     _recounted: Callable[[LeftOut, int], QuantizedDataset] | None = None
     """Reads all rows again, with target statistics that know no labels of some of them; None where there are none by
     folds, and where rows cannot be read again."""
+    _has_statistics_of_others: bool = False
+    """Whether its target statistics are those of the rows of a reference, which know none of its labels."""
+    _has_warned: bool = False
+    """Whether the log has said already that rows cannot be read again."""
 
     def __init__(self, X: Any, y: Any = None, **options: Any) -> None:
         """Read, sketch and quantize rows; arguments and errors are those of `from_dask`.
@@ -358,7 +362,7 @@ class QuantizedDataset:
                 check(info)
             info = replace(info, init_model_digest=None if init_model is None else init_model.digest)
             data, encoder = held(source, info, runner, None if beside is None else beside.shards), info.schema.encoder
-            shards = data.shards
+            shards, data._has_statistics_of_others = data.shards, reference is not None
             if reference is None and init_model is None and isinstance(encoder, Encoder) and encoder.tells_labels:
                 of_folds = WeakSet[Any]()
 
@@ -450,6 +454,7 @@ class QuantizedDataset:
             replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
         )
         made._n_whole, made._recounted = self.n_numbered_rows, self._recounted
+        made._has_statistics_of_others = self._has_statistics_of_others
         return made
 
     def _check_open(self) -> None:
@@ -493,12 +498,15 @@ class QuantizedDataset:
         """
         self._check_open()
         encoder = self.schema.encoder
-        if not (isinstance(encoder, Encoder) and encoder.tells_labels):
+        if not (isinstance(encoder, Encoder) and encoder.tells_labels) or self._has_statistics_of_others:
             return self
         if self._recounted is None:
-            logger.warning("target statistics know the labels of rows that are held out, so that metrics of these are "
-                           "better than those of other rows will be: for others make the data set of its rows, not of "
-                           "a saved one, nor with init_model")  # fmt: skip
+            if not self._has_warned:
+                logger.warning("target statistics know the labels of rows that are held out, and rows of a data set "
+                               "that was saved, or continues a model, cannot be read again without these: metrics of "
+                               "rows held out are better than those of new rows will be; for cross-validation make the "
+                               "data set of its rows")  # fmt: skip
+            self._has_warned = True
             return self
         if not self.is_subset:
             return self._recounted(LeftOut(rule, fold), n_others)

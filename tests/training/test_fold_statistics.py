@@ -188,7 +188,18 @@ def test_a_saved_data_set_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture
         train_many(params, opened, 2)
         assert not caplog.records
         cv(params, opened, 2, folds=2)
-    assert "know the labels of rows that are held out" in caplog.text
+    assert caplog.text.count("know the labels of rows that are held out") == 1
+
+
+def test_statistics_of_other_rows_know_no_labels(caplog: pytest.LogCaptureFixture) -> None:
+    """Rows of a data set with a reference had no part in its statistics."""
+    rows, others = frame(500), frame(500, 1)
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"]) as reference:
+        with QuantizedDataset(others.drop(columns="y"), others["y"], reference=reference) as data:
+            with caplog.at_level(logging.WARNING, "daskboost"):
+                cv({"objective": "binary:logistic", "n_jobs": 1}, data, 2, folds=2)
+                cv({"objective": "binary:logistic", "n_jobs": 1}, data.subset(np.arange(300)), 2, folds=2)
+    assert not caplog.records
 
 
 def test_what_is_read_again_is_freed() -> None:
