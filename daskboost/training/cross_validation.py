@@ -22,6 +22,7 @@ from daskboost.training.train_many import (
     HELD_OUT,
     TrainedModel,
     as_candidate,
+    check_models,
     check_place,
     prepare_many,
     rows_of_models,
@@ -72,10 +73,11 @@ def cv(
         chosen = replace(chosen, eval_metric=as_tuple(eval_metric))
     check_place(dtrain, "cv")
     check_rounds(num_boost_round, early_stopping_rounds, [(dtrain, HELD_OUT)])
+    candidate = with_callables(chosen, objective, custom_metric)
+    check_models([candidate], dtrain, num_boost_round)
     made = make_folds(dtrain, folds, chosen.random_state, stratified=stratified)
     stopper = MeanStopper(len(made), early_stopping_rounds)
     sets = rows_of_models(dtrain, made, evaluate_training=True)
-    candidate = with_callables(chosen, objective, custom_metric)
     prepared = prepare_many([candidate], sets, num_boost_round, None, stopper.callbacks)
     stopper.maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
     models = run_together(prepared, models_at_once)

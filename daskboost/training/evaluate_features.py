@@ -24,6 +24,7 @@ from daskboost.training.train_many import (
     PreparedModel,
     TrainedModel,
     as_candidate,
+    check_models,
     check_place,
     prepare_many,
     rows_of_models,
@@ -140,6 +141,8 @@ def evaluate_features(
             raise ParameterError("folds=None scores on evals; pass evals=[(data, 'valid')], or a number of folds")
     elif evals:
         raise ParameterError("evals has no effect with folds, whose held-out rows are scored; pass folds=None too")
+    if folds is not None:
+        check_models(candidates, dtrain, num_boost_round)
     prepared: list[PreparedModel] = []
     repeats = _folds_of_repeats(dtrain, folds, chosen.random_state, n_repeats, stratified)
     for repeat, made in enumerate(repeats):

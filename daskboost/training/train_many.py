@@ -97,8 +97,10 @@ def train_many(
     """
     candidates = [with_callables(each, objective, custom_metric) for each in as_candidates(params)]
     check_place(dtrain, "train_many")
-    made = None if folds is None else make_folds(dtrain, folds, candidates[0].random_state)
     check_rounds(num_boost_round, None, evals)
+    if folds is not None:
+        check_models(candidates, dtrain, num_boost_round, evals, init_model)
+    made = None if folds is None else make_folds(dtrain, folds, candidates[0].random_state)
     sets = rows_of_models(dtrain, made, evals)
     prepared = prepare_many(candidates, sets, num_boost_round, early_stopping_rounds, callbacks, init_model)
     return run_together(prepared, models_at_once)
@@ -135,6 +137,14 @@ def rows_of_models(
         ModelRows(rows, [*evals, *([(rows, "train")] if evaluate_training else []), (held_out, HELD_OUT)], fold)
         for fold, (rows, held_out) in enumerate(folds)
     ]
+
+
+def check_models(
+    candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int,
+    evals: Sequence[tuple[QuantizedDataset, str]] = (), init_model: Any = None,
+) -> None:  # fmt: skip
+    """Refuse what any model of folds would, before rows are read again for the first of these."""
+    prepare_many(candidates, [ModelRows(dtrain, evals)], n_rounds, None, None, init_model)
 
 
 def prepare_many(

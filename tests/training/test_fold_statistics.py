@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reference.statistics import sums_of, values_of
 from sklearn.model_selection import KFold
 
-from daskboost import DaskBoostClassifier, QuantizedDataset, cv, train_many
+from daskboost import DaskBoostClassifier, QuantizedDataset, cv, evaluate_features, train_many
 from daskboost.data.categories import combinations, encode
 from daskboost.data.categories import encoder as encoder_module
 from daskboost.data.categories.encode import CategoryOptions, encoded, encoded_without
@@ -252,6 +252,16 @@ def test_rows_that_have_changed_are_refused(changed: str, monkeypatch: pytest.Mo
             y[:] = y[::-1].copy()
         with pytest.raises(DataError, match="have changed since the data set was made"):
             cv({"objective": "binary:logistic", "n_jobs": 1}, data, 2, folds=2)
+
+
+@pytest.mark.parametrize("function", [cv, train_many, evaluate_features])
+def test_parameters_are_judged_before_rows_are_read_again(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = frame(300)
+    monkeypatch.setattr(QuantizedDataset, "unaware_of", lambda *_: pytest.fail("rows were read"))
+    others = (["a"],) if function is evaluate_features else ()
+    with QuantizedDataset(rows.drop(columns="y"), rows["y"]) as data:
+        with pytest.raises(ParameterError, match="monotone_constraints"):
+            function({"monotone_constraints": {"z": 1}}, data, *others, folds=3)
 
 
 def test_pairs_are_judged_before_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
