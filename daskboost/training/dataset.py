@@ -489,7 +489,7 @@ class QuantizedDataset:
 
     def unaware_of(self, rule: FoldRule, fold: int, n_others: int) -> QuantizedDataset:
         """Return these rows with target statistics that know no labels of a fold's rows, nor of rows in no fold, where
-        levels have few rows; they themselves where they have no statistics by folds.
+        levels have few rows; they themselves where they have no statistics by folds, or those of a reference's rows.
 
         `n_others` : rows of positive weight in other folds.
 

@@ -141,7 +141,7 @@ def rows_of_models(
 
 def check_models(
     candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int,
-    evals: Sequence[tuple[QuantizedDataset, str]] = (), init_model: Any = None,
+    evals: Sequence[tuple[QuantizedDataset, str]] = (), init_model: object = None,
 ) -> None:  # fmt: skip
     """Refuse what any model of folds would, before rows are read again for the first of these."""
     prepare_many(candidates, [ModelRows(dtrain, evals)], n_rounds, None, None, init_model)
