@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -60,6 +61,14 @@ class Folds(Sequence[Fold]):
             own = self._data.unaware_of(self._rule, fold, n_others)
             self._made[fold] = self._whole[fold] if own is self._data else own.divided(self._rule, [fold])[0]
         return self._made[fold]
+
+    def counting(self) -> Folds:
+        """Return the pairs of which both halves have rows that count."""
+        found = copy(self)
+        each = zip(self._whole.items(), self.stats, strict=True)
+        found._whole = dict(own for own, stats in each if all(half.positive_weight_rows for half in stats))
+        found._made = {}
+        return found
 
     def free(self, number: int) -> None:
         """Forget the rows that were read again for a pair, which frees them once nobody has it."""

@@ -103,14 +103,13 @@ class HoldingOut:
                     f"too few rows, or queries, to hold some of them out to stop by ({error}): pass "
                     "early_stopping=False, or an eval_set to stop by"
                 ) from error
-        each = zip(numbers, Folds(data, rule, numbers).stats, strict=True)
-        usable = [fold for fold, pair in each if all(half.positive_weight_rows for half in pair)]
+        usable = Folds(data, rule, numbers).counting()
         if not usable:
             raise DataError(
                 "no rows can be held out to stop by: all rows of positive weight belong together; pass "
                 "early_stopping=False"
             )
-        return Folds(data, rule, usable)
+        return usable
 
 
 @dataclass(frozen=True)
