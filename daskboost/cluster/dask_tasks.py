@@ -131,9 +131,7 @@ async def submit_and_end(
     The result of `end` must be small; one without it gives nothing.
     """
     work = _Work(client, *_build_graph(partitions, function, arguments, shared), step, owners)
-    _, places = await asyncio.gather(
-        ensure_worker_plugin(client), heard(client, places_of(client, work.graph, work.keys, owners), step, ())
-    )
+    _, places = await asyncio.gather(ensure_worker_plugin(client), work.places())
     at: dict[str, list[int]] = defaultdict(list)
     for index, place in enumerate(places):
         if place is not None:
@@ -186,6 +184,12 @@ class _Work:
     keys: list[str]
     step: str
     owners: Sequence[str] | None
+
+    async def places(self) -> list[str | None]:
+        """Return the worker that may be called for each partition; None for those that are left to Dask."""
+        # Made only here: a coroutine that is never awaited, as this method was cancelled first, would be reported.
+        asked = places_of(self.client, self.graph, self.keys, self.owners)
+        return await heard(self.client, asked, self.step, ())
 
     def call(self, indices: Sequence[int], end: Callable[[WorkerPlace], Any] | None) -> Call:
         """Return what a worker is asked that has some partitions in its memory."""

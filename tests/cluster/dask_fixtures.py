@@ -89,9 +89,10 @@ def drop_shards(client: Client, dataset: str) -> None:
 
 
 def running_fits(dask_worker: Any) -> int:
-    from daskboost.cluster.dask_plugins import worker_host
+    """How many fits run on a worker: none on one that no fit has set up yet."""
+    from daskboost.cluster.dask_plugins import PLUGIN, worker_host
 
-    return len(worker_host(dask_worker)._sessions)
+    return len(worker_host(dask_worker)._sessions) if PLUGIN in dask_worker.extensions else 0
 
 
 def eventually(condition: Callable[[], bool], within_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import Iterator
@@ -357,3 +358,19 @@ def test_a_worker_that_dies_in_a_call_is_lost() -> None:
     with local_cluster() as client:
         with pytest.raises(WorkerLostError, match="was lost"):
             submit_partitions(client, pinned(client, 4), die_on_two)
+
+
+@pytest.mark.parametrize("n_turns", range(1, 6))
+def test_steps_cancelled_as_they_begin_leave_nothing_unawaited(client: Client, n_turns: int) -> None:
+    """asyncio reports a coroutine that was made and never awaited, which tests turn into failures."""
+
+    async def cancelled() -> None:
+        step = asyncio.ensure_future(submit(client, [delayed(list)([1])], rows, (), step="reading"))
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        assert step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        gc.collect()
+
+    client.sync(cancelled)
