@@ -125,12 +125,21 @@ def _repeated(items: list[pytest.Item]) -> set[int]:
     together, as some marks skip a case."""
     tests = [
         (f"{item.nodeid.split('[')[0]} {sorted({mark.name for mark in item.iter_markers()})}", (
-            item.nodeid, item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+            item.nodeid, _values_of(item)
         ))
         for item in items
     ]  # fmt: skip
     kept = kept_cases(tests)
     return {id(item) for item in items if item.nodeid not in kept}
+
+
+def _values_of(item: pytest.Item) -> dict[str, object]:
+    """Return the values of a case's parameters: those that its mark `values` names in place of its one parameter."""
+    if not (isinstance(item, pytest.Function) and hasattr(item, "callspec")):
+        return {}
+    marks = [mark.kwargs for mark in item.callspec.marks if mark.name == "values"]
+    own = {name: value for name, value in item.callspec.params.items() if not marks or not isinstance(value, str)}
+    return {**own, **{name: value for mark in marks for name, value in mark.items()}}
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[int]) -> None:

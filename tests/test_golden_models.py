@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,9 +129,16 @@ def test_trees_on_the_cpu(name: str, tmp_path: Path, request: pytest.FixtureRequ
     check(name, found)
 
 
+def values_of(fit: Fit) -> pytest.MarkDecorator:
+    """Return the mark that says what a fit is made of, so that one is left out whose every value others have."""
+    values = {each.name: getattr(fit, each.name) for each in fields(fit)}
+    values |= {f"params: {name}": value for name, value in values.pop("params").items()}
+    return pytest.mark.values(**{name: repr(value) for name, value in values.items()})
+
+
 @pytest.mark.large  # the same launches as of other fits
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=values_of(fit)) for name, fit in FITS.items()])
 def test_trees_on_a_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = FITS[name]
     if fit.n_resident is not None:

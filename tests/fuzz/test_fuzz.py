@@ -17,7 +17,7 @@ from fuzz.corpus import DATASETS, dataset, models
 
 from daskboost.errors import DataError
 
-N_MODELS, N_DATASETS, N_BLOCKS = 1200, 400, 4
+N_MODELS, N_DATASETS, N_BLOCKS = 800, 200, 4
 
 
 # shap colours its plots when it is imported, in a way that matplotlib is about to drop.

@@ -32,7 +32,7 @@ def sanitizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-OF_KERNELS, OF_OTHERS = 8, 2
+OF_KERNELS, OF_OTHERS = 8, 1
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them, which take
 ten times as long each. What else is to be launched is launched by the tests that `sanitized.txt` names."""
 FILES_OF_KERNELS, FILES_OF_OTHERS = 8, 3
