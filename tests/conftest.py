@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from combinations import kept_cases
 from hypothesis import HealthCheck, settings
-from kernels.emulation import ALWAYS, MOST_TESTS
+from kernels.emulation import ALWAYS, EACH_VALUE, MOST_TESTS
 from kernels.processes import LATE_SECONDS, piece_of
 from kernels.runtimes import RUNTIMES
 
@@ -86,7 +86,6 @@ FIRST = [
 would else compile the same at once, the workers of a cluster above all. The other files need few CPU kernels."""
 
 
-EACH_VALUE = "--each-value"
 FROZEN_BEFORE = pytest.StashKey[str]()
 """The file of the test that runs: garbage collections leave out what was there before it."""
 
@@ -111,10 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
     small = [item for item in emulated if not item.get_closest_marker("large")]
-    kept = set[int]()
+    kept, most = set[int](), int(os.environ[MOST_TESTS])
     for _, of_file in itertools.groupby(small, lambda item: item.nodeid.split("::")[0]):
         tests = list(of_file)
-        kept |= {id(item) for item in tests[:: -(-len(tests) // int(os.environ[MOST_TESTS]))]}
+        kept |= {id(item) for item in tests[:: -(-len(tests) // most)]} if most else set()
     always = set(ALWAYS.read_text().splitlines())
     kept |= {id(item) for item in small if item.nodeid in always}
     _leave_out(config, items, {id(item) for item in emulated} - kept)

@@ -52,6 +52,8 @@ OF_THE_HEADER = "-DEMULATION_"
 names, or of the C++ library's, they may have."""
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
+EACH_VALUE = "--each-value"
+"""Option of pytest: not all combinations of values of parameters, but each value (`tests/conftest.py`)."""
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
 """Environment variable: run at most so many emulated tests of each file, evenly chosen, none of them large, and those
 of `ALWAYS`."""

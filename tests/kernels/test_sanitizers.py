@@ -1,4 +1,4 @@
-"""Tests of emulated kernels once more, of every file a share, under the address and undefined-behaviour sanitizers."""
+"""Tests of emulated kernels once more, a share of them, under the address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
-from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
+from kernels.emulation import ALWAYS, EACH_VALUE, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
 from kernels.processes import ROOT, once, run_python, run_tests
 from kernels.test_emulation import line_of
 
@@ -32,9 +32,10 @@ def sanitizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-OF_KERNELS, OF_OTHERS = 8, 1
+OF_KERNELS, OF_OTHERS = 8, 2
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them, which take
-ten times as long each. What else is to be launched is launched by the tests that `sanitized.txt` names."""
+ten times as long each, and which `--each-value` leaves out. What else is to be launched is launched by the tests that
+`sanitized.txt` names."""
 FILES_OF_KERNELS, FILES_OF_OTHERS = 8, 3
 """Files that share a process, which takes over a second to start under sanitizers."""
 
@@ -63,34 +64,49 @@ def shares(files: list[str], most: int) -> list[tuple[str, ...]]:
     return [tuple(files[i : i + most]) for i in range(0, len(files), most)]
 
 
-PROCESSES = [
-    *shares([path for path in TESTS if not is_about_kernels(path)], FILES_OF_OTHERS),
-    *shares([path for path in TESTS if is_about_kernels(path)], FILES_OF_KERNELS),
-]
-"""Files that run in one process each, those that take long first."""
+def processes(each_value: bool) -> list[tuple[str, ...]]:
+    """Return files that run in one process each, those that take long first. With `--each-value`, of the files that
+    train models those that `sanitized.txt` names."""
+    others = [path for path in TESTS if not is_about_kernels(path)]
+    if each_value:
+        named = {line.split("::")[0] for line in ALWAYS.read_text().splitlines()}
+        others = [path for path in others if path in named]
+    return [
+        *shares(others, FILES_OF_OTHERS),
+        *shares([path for path in TESTS if is_about_kernels(path)], FILES_OF_KERNELS),
+    ]
 
 
-def launched_by(files: tuple[str, ...]) -> list[str]:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "files" in metafunc.fixturenames:
+        files = processes(metafunc.config.getoption(EACH_VALUE))
+        metafunc.parametrize("files", files, ids=[f"{own[0]} to {own[-1]}" for own in files])
+
+
+def launched_by(files: tuple[str, ...], each_value: bool) -> list[str]:
     """Run the emulated tests of files that share a process; return the lines of what they launched, see
     `launch_lines`."""
-    most = OF_KERNELS if is_about_kernels(files[0]) else OF_OTHERS
+    of_others = 0 if each_value else OF_OTHERS
+    most = OF_KERNELS if is_about_kernels(files[0]) else of_others
     with tempfile.NamedTemporaryFile("r") as launches:
         done = run_tests(*files, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
         return launches.read().splitlines()
 
 
-def launched_once(files: tuple[str, ...], session_folder: Path) -> list[str]:
+def launched_once(files: tuple[str, ...], config: pytest.Config, session_folder: Path) -> list[str]:
     """Return what `launched_by` returns, whichever test asks first."""
-    found: list[str] = once(session_folder, files[0], partial(launched_by, files))
+    work = partial(launched_by, files, config.getoption(EACH_VALUE))
+    found: list[str] = once(session_folder, files[0], work)
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.late
-@pytest.mark.parametrize("files", PROCESSES, ids=lambda files: f"{files[0]} to {files[-1]}")
-def test_nothing_is_found_under_sanitizers(files: tuple[str, ...], session_folder: Path) -> None:
-    launched_once(files, session_folder)
+def test_nothing_is_found_under_sanitizers(
+    files: tuple[str, ...], pytestconfig: pytest.Config, session_folder: Path
+) -> None:
+    launched_once(files, pytestconfig, session_folder)
 
 
 def test_what_is_always_run_is_of_files_that_are() -> None:
@@ -100,10 +116,11 @@ def test_what_is_always_run_is_of_files_that_are() -> None:
 
 @pytest.mark.slow
 @pytest.mark.late
-def test_every_kernel_runs_out_of_order_under_sanitizers(session_folder: Path) -> None:
+def test_every_kernel_runs_out_of_order_under_sanitizers(pytestconfig: pytest.Config, session_folder: Path) -> None:
     """Every entry point of `kernels/`, and every value of every constant, is launched by some test marked `emulated`
     whose runtime has a seed; the runs are those from above."""
-    launched = {line for files in PROCESSES for line in launched_once(files, session_folder)}
+    every = processes(pytestconfig.getoption(EACH_VALUE))
+    launched = {line for files in every for line in launched_once(files, pytestconfig, session_folder)}
     wanted = {
         line
         for file in map(kernel_file, kernel_names()) for variant in file.variants for entry in file.entries(variant)
