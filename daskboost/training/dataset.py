@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -153,7 +153,7 @@ class QuantizedDataset:
     """Rows of the whole data set, if this one is a subset."""
     _storage: tuple[int | None, str | None]
     """The memory limit and the spill directory it was made with."""
-    _recounted: Callable[[LeftOut, int], QuantizedDataset] | None = None
+    _rereading: _Rereading | None = None
     """Reads all rows again, with target statistics that know no labels of some of them; None where there are none by
     folds, and where rows cannot be read again."""
     _has_statistics_of_others: bool = False
@@ -333,68 +333,35 @@ class QuantizedDataset:
             source = of_model(init_model, source)
         if reference is not None:
             source = source.with_schema(reference.schema)
-        directory = spill_path(spill_directory)
-        margin_of = None if init_model is None else MarginOfModel(init_model)
-        known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
         if device is not None and place is None:  # on a cluster the workers know
             check_device(device)
         beside = reference if beside is None else beside
         if device_memory_limit is not None and beside is not None and place is None:
             device_memory_limit -= beside.shards.device_bytes
+        making = _Making(
+            cls, options, reference, init_model, beside, check, n_engines=n_engines, device=device, lends=lends,
+            is_here=place is None, device_memory_limit=device_memory_limit, host_memory_limit=host_memory_limit,
+            spill_directory=spill_directory,
+        )  # fmt: skip
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
-
-        def held(source: Source, info: DatasetInfo, runner: Any, beside: object) -> QuantizedDataset:
-            quantize: Callable[..., object] = runner.quantize if not runner.is_here else partial(
-                quantize_here, runner=runner, n_engines=n_engines
-            )  # fmt: skip
-            return cls._holding(info, quantize(
-                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
-                beside=beside,
-            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
-
-        def made(source: Source, new_runner: Callable[[], Any]) -> QuantizedDataset:
-            goes_on, runner = init_model is not None and reference is None, new_runner()
-            categories = replace(options.categories, memory_limit=host_memory_limit, goes_on=goes_on)
-            source = encoded(source, categories, runner)
-            info = describe(source, options, runner, known)
-            if check is not None:
-                check(info)
-            info = replace(info, init_model_digest=None if init_model is None else init_model.digest)
-            data, encoder = held(source, info, runner, None if beside is None else beside.shards), info.schema.encoder
-            shards, data._has_statistics_of_others = data.shards, reference is not None
-            if reference is None and init_model is None and isinstance(encoder, Encoder) and encoder.tells_labels:
-                of_folds = WeakSet[Any]()
-
-                def recounted(left_out: LeftOut, n_counted: int) -> QuantizedDataset:
-                    own, limit = new_runner(), device_memory_limit
-                    if limit is not None and place is None:
-                        limit -= shards.device_bytes + sum(each.device_bytes for each in of_folds)
-                    rows = source.quantized_on(device, limit, lends=lends)
-                    rows = encoded_without(rows, encoder, left_out, n_counted, info, options.categories.seed, own)
-                    found = held(rows, replace(info, schema=rows.schema), own, shards)
-                    of_folds.add(found.shards)
-                    return found
-
-                data._recounted = recounted
-            return data
 
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
-            cluster.check_spill_directory(directory)
-            return made(source, lambda: cluster)
+            cluster.check_spill_directory(spill_path(spill_directory))
+            return making.make(source, lambda: cluster)
 
         if place is not None:
             return run_or_await(place, on_cluster)
-        if directory is not None:
+        if (directory := spill_path(spill_directory)) is not None:
             check_spill_directory(directory)
 
         def in_process(source: Source) -> QuantizedDataset:
             if device in (None, "cpu"):
                 foresee(foreseen(), LocalRunner(n_jobs).threads)
-            return made(source, lambda: LocalRunner(n_jobs))
+            return making.make(source, lambda: LocalRunner(n_jobs))
 
         whole = source.at_once() if n_engines == 1 else None
         if whole is not None:
@@ -453,7 +420,7 @@ class QuantizedDataset:
         made = self._holding(
             replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
         )
-        made._n_whole, made._recounted = self.n_numbered_rows, self._recounted
+        made._n_whole, made._rereading = self.n_numbered_rows, self._rereading
         made._has_statistics_of_others = self._has_statistics_of_others
         return made
 
@@ -500,7 +467,7 @@ class QuantizedDataset:
         encoder = self.schema.encoder
         if not (isinstance(encoder, Encoder) and encoder.tells_labels) or self._has_statistics_of_others:
             return self
-        if self._recounted is None:
+        if self._rereading is None:
             if not self._has_warned:
                 logger.warning("target statistics know the labels of rows that are held out, and rows of a data set "
                                "that was saved, or continues a model, cannot be read again without these: metrics of "
@@ -509,9 +476,9 @@ class QuantizedDataset:
             self._has_warned = True
             return self
         if not self.is_subset:
-            return self._recounted(LeftOut(rule, fold), n_others)
+            return self._rereading.without(LeftOut(rule, fold), n_others)
         marks = self._shards.marks(self.n_numbered_rows)
-        whole = self._recounted(LeftOut(OfSubset(rule, marks), fold), n_others)
+        whole = self._rereading.without(LeftOut(OfSubset(rule, marks), fold), n_others)
         return whole._some_of(whole._shards.select(marks), self.info.stats)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -633,7 +600,7 @@ class QuantizedDataset:
 
     def close(self) -> None:
         """Free the rows' memory and files, here or on the workers; otherwise done when the object is collected."""
-        self._recounted = None
+        self._rereading = None
         self._shards.close()
 
 
@@ -661,6 +628,92 @@ def _cluster_of(source: Source, reference: QuantizedDataset | None, client: Any)
     if client is not None:
         return client
     return current_client() if source.is_dask else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Making:
+    """How rows become a data set: what `QuantizedDataset.from_source` is given."""
+
+    kind: type[QuantizedDataset]
+    options: BuildOptions
+    reference: QuantizedDataset | None
+    init_model: Booster | None
+    beside: QuantizedDataset | None
+    check: Callable[[DatasetInfo], None] | None
+    n_engines: int
+    device: str | None
+    lends: bool
+    is_here: bool
+    """Whether rows lie in this process, not on a cluster."""
+    device_memory_limit: int | None
+    host_memory_limit: int | None
+    spill_directory: str | Path | None
+
+    def make(self, source: Source, new_runner: Callable[[], Any]) -> QuantizedDataset:
+        """Read rows, quantize them and hold their bins; `new_runner` gives what does it, here or on a cluster."""
+        has_own_statistics = self.reference is None and self.init_model is None
+        goes_on, runner = self.init_model is not None and self.reference is None, new_runner()
+        categories = replace(self.options.categories, memory_limit=self.host_memory_limit, goes_on=goes_on)
+        source = encoded(source, categories, runner)
+        info = describe(source, self.options, runner, None if self.reference is None else self.reference.info)
+        if self.check is not None:
+            self.check(info)
+        info = replace(info, init_model_digest=None if self.init_model is None else self.init_model.digest)
+        data = self.hold(source, info, runner, None if self.beside is None else self.beside.shards)
+        data._has_statistics_of_others = self.reference is not None
+        encoder = info.schema.encoder
+        if has_own_statistics and isinstance(encoder, Encoder) and encoder.tells_labels:
+            making = replace(self, beside=None, check=None)
+            data._rereading = _Rereading(making, new_runner, source, info, encoder, data.shards)
+        return data
+
+    def hold(self, source: Source, info: DatasetInfo, runner: Any, beside: object) -> QuantizedDataset:
+        """Quantize rows that are described, and hold their bins; what `beside` takes of the memory is not there."""
+        quantize: Callable[..., object] = runner.quantize if not runner.is_here else partial(
+            quantize_here, runner=runner, n_engines=self.n_engines
+        )  # fmt: skip
+        shards = quantize(
+            source, info, margin_of=None if self.init_model is None else MarginOfModel(self.init_model),
+            spill_directory=spill_path(self.spill_directory), host_memory_limit=self.host_memory_limit, beside=beside,
+        )  # fmt: skip
+        return self.kind._holding(
+            info, shards, host_memory_limit=self.host_memory_limit, spill_directory=self.spill_directory
+        )
+
+
+class _Bins(Protocol):
+    """Rows that are quantized, in this process or on workers."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of this process's GPU that they take."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rereading:
+    """Reads a data set's rows again, for target statistics that know fewer labels."""
+
+    making: _Making
+    new_runner: Callable[[], Any]
+    source: Source
+    info: DatasetInfo
+    encoder: Encoder
+    shards: _Bins
+    """Where the data set's bins lie."""
+    others: WeakSet[_Bins] = field(default_factory=WeakSet)
+    """Where the bins lie of the rows that were read again."""
+
+    def without(self, left_out: LeftOut, n_counted: int) -> QuantizedDataset:
+        """Return the data set whose statistics do not know the labels left out; `n_counted` rows count there."""
+        making, runner, limit = self.making, self.new_runner(), self.making.device_memory_limit
+        if limit is not None and making.is_here:
+            limit -= self.shards.device_bytes + sum(each.device_bytes for each in self.others)
+        rows = self.source.quantized_on(making.device, limit, lends=making.lends)
+        seed = making.options.categories.seed
+        rows = encoded_without(rows, self.encoder, left_out, n_counted, self.info, seed, runner)
+        found = making.hold(rows, replace(self.info, schema=rows.schema), runner, self.shards)
+        self.others.add(found.shards)
+        return found
 
 
 class MarginOfModel:
