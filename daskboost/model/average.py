@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median_low
 
 import numpy as np
 
+from daskboost.data.categories.encoder import Encoder
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.leaf_scale import joined
@@ -17,7 +20,8 @@ def average(models: Sequence[Booster]) -> Booster:
     """Return the model whose margin is the mean of those of some models: all their trees, with smaller leaves.
 
     Its iteration i has the trees that the models grew in theirs, so that its first iterations are the mean of the
-    models' first ones. Objective, parameters and attributes are those of the first model.
+    models' first ones. Objective, parameters and attributes are those of the first model. Models that were trained on
+    other numbers of rows have target statistics of other shares of the rows; the average has those of the middle share.
 
     Raises
     ------
@@ -43,9 +47,17 @@ def average(models: Sequence[Booster]) -> Booster:
             outputs += model.tree_outputs[grown]
         pointers.append(len(trees))
     return replace(
-        first, trees=tuple(trees), tree_outputs=tuple(outputs), iteration_indptr=tuple(pointers),
-        leaf_scale=joined([model.leaf_scale for model in models]),
+        first, schema=_schema(models), trees=tuple(trees), tree_outputs=tuple(outputs),
+        iteration_indptr=tuple(pointers), leaf_scale=joined([model.leaf_scale for model in models]),
     )  # fmt: skip
+
+
+def _schema(models: Sequence[Booster]) -> FeatureSchema:
+    """Return the schema of the model whose target statistics have the middle one of all models' shares of the rows;
+    that of the first model where features are no statistics."""
+    schemas = [model.schema for model in models]
+    shares = [own.encoder.share if isinstance(own.encoder, Encoder) else 1.0 for own in schemas]
+    return schemas[shares.index(median_low(shares))]
 
 
 def _part_of(tree: TreeTable, n_models: np.float32) -> TreeTable:

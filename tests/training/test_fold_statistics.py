@@ -30,6 +30,7 @@ from daskboost.data.input.source import Source, make_source
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError, StorageError
 from daskboost.local.in_process import LocalRunner, LocalShards
+from daskboost.model.average import average
 from daskboost.training import members
 from daskboost.training.folds import Folds
 
@@ -161,6 +162,23 @@ def test_a_fit_stops_where_new_rows_would() -> None:
     encoder = model.booster_.schema.encoder
     assert isinstance(encoder, Encoder)
     assert encoder.share == pytest.approx(0.9 * 0.8, abs=0.001)
+
+
+def test_an_average_does_not_depend_on_which_model_is_first() -> None:
+    """Statistics are of the middle share of the rows, not of the first model's, which held out most rows."""
+    rows, places = frame(600, 3, n_levels=60), np.arange(600)
+    held_out = [places < 500, places < 100, places >= 500]
+    params = {"objective": "binary:logistic", "base_score": 0.5, "device": "cpu", "n_jobs": 1}
+    with QuantizedDataset(rows[["a"]], rows["y"]) as data:
+        models = [own.booster for own in train_many(params, data, 3, folds=[(~own, own) for own in held_out])]
+    found = []
+    for given_models in (models, models[::-1]):
+        mean = average(given_models)
+        encoder = mean.schema.encoder
+        assert isinstance(encoder, Encoder)
+        assert encoder.share == pytest.approx(0.9 * 500 / 600)
+        found.append(mean.predict(rows[["a"]], output="margin"))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "codes", "time", "frequent"])
