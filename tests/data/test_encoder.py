@@ -295,6 +295,14 @@ def test_statistics_stand_beside_codes(frame: pd.DataFrame) -> None:
     np.testing.assert_array_equal(found[:, 2:], expected[:, 3:])
 
 
+def test_positions_are_integers_of_any_type(frame: pd.DataFrame) -> None:
+    """Positions that NumPy has found name columns as Python's own do."""
+    given: list[dict[Any, str]] = [{np.int64(0): "native", np.uint8(2): "onehot"}, {0: "native", 2: "onehot"}]
+    for encodings in given:
+        _, encoder = features(make_source(frame, "y", categorical=["zone"]), CategoryOptions(encodings=encodings))
+        assert [own.word for own in encoder.encoders if own is not None] == ["native", "onehot"]
+
+
 @pytest.mark.parametrize(("n_labels", "words"), [(2, "target target target"), (3, "target onehot target")])
 def test_few_levels_become_a_feature_each_where_there_are_several_classes(
     rng: np.random.Generator, n_labels: int, words: str

@@ -180,8 +180,8 @@ def _categorical_column(column: object, schema: FeatureSchema) -> int:
     names = [schema.label(at) for at in range(schema.n_features)]
     if isinstance(column, str) and column in names:
         place = names.index(column)
-    elif isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
-        place = column
+    elif isinstance(column, int | np.integer) and not isinstance(column, bool) and 0 <= column < len(names):
+        place = int(column)
     else:
         known = listed([repr(name) for name in names])
         raise ParameterError(f"encodings names {shown(column)}, no column of X; it has {known}.")
