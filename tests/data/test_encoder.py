@@ -355,6 +355,7 @@ ENCODINGS: dict[str, tuple[Any, str]] = {
     "another word": ({"town": "one-hot"}, "has 'one-hot' for column 'town', .* did you mean 'onehot'"),
     "another column": ({"twon": "native"}, "names 'twon', no column of X; it has 'town', 'size', 'zone', 'y'"),
     "a position too far": ({9: "native"}, "names 9, no column of X"),
+    "a column twice": ({"town": "native", 0: "target"}, "names 'town' twice, for 'native' and 'target'"),
     "numbers": ({"size": "native"}, "names 'size', a column of numbers: name it in categorical_features too"),
 }
 

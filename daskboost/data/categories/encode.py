@@ -149,13 +149,21 @@ def encodings_of(value: object, schema: FeatureSchema) -> tuple[str, ...]:
     Raises
     ------
     ParameterError
-        A word that there is not; a column that there is not, or that holds numbers.
+        A word that there is not; a column that there is not, or that holds numbers, or that has two words, one by its
+        name and one by its position.
     """
     check_encodings(value)
     words = dict.fromkeys(schema.categorical, value if isinstance(value, str) else AUTO)
     if isinstance(value, Mapping):
+        named: dict[int, str] = {}
         for column, word in value.items():
-            words[_categorical_column(column, schema)] = word
+            place = _categorical_column(column, schema)
+            first = named.setdefault(place, word)
+            if first != word:
+                raise ParameterError(
+                    f"encodings names {schema.label(place)!r} twice, for {first!r} and {word!r}: leave one of them out"
+                )
+        words |= named
     return tuple(words[at] for at in schema.categorical)
 
 
