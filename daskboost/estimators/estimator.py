@@ -122,7 +122,8 @@ class BoostedTrees(EstimatorParameters):
         Parameters
         ----------
         X : Dask DataFrame or Array, pandas or polars DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or path
-            A path is Parquet's. Columns of frames are matched by name when predicting.
+            A path is Parquet's: a file, or a directory of files in the order of the numbers in their names. Columns of
+            frames are matched by name when predicting.
             CuPy arrays and matrices, cuDF DataFrames, and Dask collections of them stay on their GPU; with
             ``device="cpu"`` their bins are copied to the host.
             Shape (rows, features). NaN, nulls and absent sparse entries are missing.

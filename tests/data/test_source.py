@@ -230,6 +230,21 @@ def test_batches_cannot_be_written_to(frame: pd.DataFrame) -> None:
     assert batch.columns.base_margin.shape == (N, 1)
 
 
+def test_parquet_that_dask_wrote_is_read_in_its_order(frame: pd.DataFrame, tmp_path: Path) -> None:
+    dd.from_pandas(frame, npartitions=12).to_parquet(tmp_path, write_index=False)
+    assert (tmp_path / "part.10.parquet").exists()
+    np.testing.assert_array_equal(dense(make_source(str(tmp_path))), frame.to_numpy(np.float32))
+
+
+def test_parquet_files_are_sorted_by_any_numbers_in_their_names(tmp_path: Path) -> None:
+    names = ["1/b.parquet", "2.parquet", "2a1.parquet", "9/10.parquet", "10.parquet", "a01.parquet", "a1.parquet"]
+    names += ["a1b2.parquet", "a.parquet", "b/2/1.parquet", "b/10/1.parquet"]
+    for i, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame({"a": [float(i)]}).to_parquet(tmp_path / name)
+    assert dense(make_source(str(tmp_path)))[:, 0].tolist() == list(range(len(names)))
+
+
 def test_parquet_directory_is_read_in_the_order_of_its_names(frame: pd.DataFrame, tmp_path: Path) -> None:
     for i, start in enumerate((0, 15, 30)):
         frame.iloc[start : start + 15].to_parquet(tmp_path / f"part.{i}.parquet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ class ParquetTable:
 
 
 def open_parquet(path: str | os.PathLike[str]) -> ParquetTable:
-    """Read the footers of a Parquet file, or of all Parquet files of a directory in the order of their names.
+    """Read the footers of a Parquet file, or of all Parquet files of a directory in the order of their names, whose
+    numbers count as numbers: ``part.2.parquet`` comes before ``part.10.parquet``, as for Dask, which names files so.
 
     DataError where there is no Parquet file, one is damaged, or their columns differ.
     """
@@ -88,7 +90,7 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"X is the path {str(path)!r}, where there is no file or directory. Pass a Parquet path.")
     files = [
         file
-        for file in sorted(path.rglob("*"))
+        for file in sorted(path.rglob("*"), key=_by_numbers)
         if file.is_file()
         and file.suffix in (".parquet", ".parq", ".pq")
         and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
@@ -102,6 +104,14 @@ def _files(path: Path) -> list[Path]:
             "Pass dask.dataframe.read_parquet(path) with the columns to use instead of the path."
         )
     return files
+
+
+def _by_numbers(path: Path) -> list[tuple[list[str | int], str]]:
+    """What a path is sorted by: of every name on it the texts and numbers in turn, then the name itself."""
+    return [
+        ([int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", name)], name)
+        for name in path.parts
+    ]
 
 
 def _columns(schema: Any) -> tuple[str, ...]:
