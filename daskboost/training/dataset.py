@@ -333,6 +333,7 @@ class QuantizedDataset:
             source = of_model(init_model, source)
         if reference is not None:
             source = source.with_schema(reference.schema)
+        directory = spill_path(spill_directory)
         place = _cluster_of(source, reference, client)
         if device is not None and place is None:  # on a cluster the workers know
             check_device(device)
@@ -341,8 +342,7 @@ class QuantizedDataset:
             device_memory_limit -= beside.shards.device_bytes
         making = _Making(
             cls, options, reference, init_model, beside, check, n_engines=n_engines, device=device, lends=lends,
-            is_here=place is None, device_memory_limit=device_memory_limit, host_memory_limit=host_memory_limit,
-            spill_directory=spill_directory,
+            device_memory_limit=device_memory_limit, host_memory_limit=host_memory_limit, spill_directory=directory,
         )  # fmt: skip
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit, lends=lends))
 
@@ -350,12 +350,12 @@ class QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
-            cluster.check_spill_directory(spill_path(spill_directory))
+            cluster.check_spill_directory(directory)
             return making.make(source, lambda: cluster)
 
         if place is not None:
             return run_or_await(place, on_cluster)
-        if (directory := spill_path(spill_directory)) is not None:
+        if directory is not None:
             check_spill_directory(directory)
 
         def in_process(source: Source) -> QuantizedDataset:
@@ -643,11 +643,9 @@ class _Making:
     n_engines: int
     device: str | None
     lends: bool
-    is_here: bool
-    """Whether rows lie in this process, not on a cluster."""
     device_memory_limit: int | None
     host_memory_limit: int | None
-    spill_directory: str | Path | None
+    spill_directory: Path | None
 
     def make(self, source: Source, new_runner: Callable[[], Any]) -> QuantizedDataset:
         """Read rows, quantize them and hold their bins; `new_runner` gives what does it, here or on a cluster."""
@@ -674,7 +672,7 @@ class _Making:
         )  # fmt: skip
         shards = quantize(
             source, info, margin_of=None if self.init_model is None else MarginOfModel(self.init_model),
-            spill_directory=spill_path(self.spill_directory), host_memory_limit=self.host_memory_limit, beside=beside,
+            spill_directory=self.spill_directory, host_memory_limit=self.host_memory_limit, beside=beside,
         )  # fmt: skip
         return self.kind._holding(
             info, shards, host_memory_limit=self.host_memory_limit, spill_directory=self.spill_directory
@@ -706,7 +704,7 @@ class _Rereading:
     def without(self, left_out: LeftOut, n_counted: int) -> QuantizedDataset:
         """Return the data set whose statistics do not know the labels left out; `n_counted` rows count there."""
         making, runner, limit = self.making, self.new_runner(), self.making.device_memory_limit
-        if limit is not None and making.is_here:
+        if limit is not None and runner.is_here:
             limit -= self.shards.device_bytes + sum(each.device_bytes for each in self.others)
         rows = self.source.quantized_on(making.device, limit, lends=making.lends)
         seed = making.options.categories.seed
