@@ -57,7 +57,7 @@ from daskboost.data.input.device_read import host_block
 from daskboost.data.input.held import Held, PartOf
 from daskboost.data.input.read import ReadSpec
 from daskboost.data.input.row_batch import CATEGORICAL, FeatureSchema
-from daskboost.data.input.schema import listed
+from daskboost.data.input.schema import listed, place_of
 from daskboost.data.input.source import Source
 from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.cpu.threads import on_threads
@@ -186,11 +186,8 @@ def settled(word: str, n_levels: int, n_statistics: int, n_rows: int, may_have_s
 def _categorical_column(column: object, schema: FeatureSchema) -> int:
     """Return the place of a column that `encodings` names by its name or position."""
     names = [schema.label(at) for at in range(schema.n_features)]
-    if isinstance(column, str) and column in names:
-        place = names.index(column)
-    elif isinstance(column, int | np.integer) and not isinstance(column, bool) and 0 <= column < len(names):
-        place = int(column)
-    else:
+    place = place_of(column, names, len(names))
+    if place is None:
         known = listed([repr(name) for name in names])
         raise ParameterError(f"encodings names {shown(column)}, no column of X; it has {known}.")
     if place not in schema.categorical:

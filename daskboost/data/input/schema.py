@@ -160,6 +160,13 @@ def match_by_count(schema: FeatureSchema, n_features: int) -> None:
         )
 
 
+def place_of(column: object, names: Sequence[str] | None, n_features: int) -> int | None:
+    """Return the position of the feature that is meant by its name or its position; None where there is none."""
+    if isinstance(column, int | np.integer) and not isinstance(column, bool) and 0 <= column < n_features:
+        return int(column)
+    return names.index(column) if names is not None and isinstance(column, str) and column in names else None
+
+
 def places_of(categorical: Sequence[Hashable], names: Sequence[str] | None, n_features: int) -> tuple[int, ...]:
     """Return the positions of the features that `categorical_features` names, in increasing order.
 
@@ -170,13 +177,11 @@ def places_of(categorical: Sequence[Hashable], names: Sequence[str] | None, n_fe
     """
     found = set()
     for each in categorical:
-        if isinstance(each, int | np.integer) and not isinstance(each, bool) and 0 <= each < n_features:
-            found.add(int(each))
-        elif names is not None and isinstance(each, str) and each in names:
-            found.add(names.index(each))
-        else:
+        place = place_of(each, names, n_features)
+        if place is None:
             known = f"columns 0 to {n_features - 1}" if names is None else listed([repr(name) for name in names])
             raise ParameterError(f"categorical_features names {shown(each)}, no feature of X; it has {known}.")
+        found.add(place)
     return tuple(sorted(found))
 
 
