@@ -139,9 +139,9 @@ def evaluate_features(
         check_rounds(num_boost_round, early_stopping_rounds, evals)
         if not evals:
             raise ParameterError("folds=None scores on evals; pass evals=[(data, 'valid')], or a number of folds")
-    elif evals:
-        raise ParameterError("evals has no effect with folds, whose held-out rows are scored; pass folds=None too")
-    if folds is not None:
+    else:
+        if evals:
+            raise ParameterError("evals has no effect with folds, whose held-out rows are scored; pass folds=None too")
         check_models(candidates, dtrain, num_boost_round)
     prepared: list[PreparedModel] = []
     repeats = _folds_of_repeats(dtrain, folds, chosen.random_state, n_repeats, stratified)
