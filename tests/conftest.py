@@ -136,9 +136,10 @@ def _values_of(item: pytest.Item) -> dict[str, object]:
     """Return the values of a case's parameters: those that its mark `values` names in place of its one parameter."""
     if not (isinstance(item, pytest.Function) and hasattr(item, "callspec")):
         return {}
-    marks = [mark.kwargs for mark in item.callspec.marks if mark.name == "values"]
-    own = {name: value for name, value in item.callspec.params.items() if not marks or not isinstance(value, str)}
-    return {**own, **{name: value for mark in marks for name, value in mark.items()}}
+    own, mark = item.callspec.params, item.get_closest_marker("values")
+    if mark is None:
+        return own
+    return {**{name: value for name, value in own.items() if not isinstance(value, str)}, **mark.kwargs}
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[int]) -> None:

@@ -44,9 +44,13 @@ def is_about_kernels(path: str) -> bool:
     return path.startswith(("tests/kernels", "tests/devices"))
 
 
+NAMED = {line.split("::")[0] for line in ALWAYS.read_text().splitlines()}
+"""The files of the tests that `sanitized.txt` names."""
+
+
 def launches_no_more(path: str) -> bool:
     """Whether a file launches, for benchmarks, what tests of the library launch as well."""
-    return path.startswith("tests/benchmarks") and path not in ALWAYS.read_text()
+    return path.startswith("tests/benchmarks") and path not in NAMED
 
 
 TESTS = sorted((
@@ -67,10 +71,7 @@ def shares(files: list[str], most: int) -> list[tuple[str, ...]]:
 def processes(each_value: bool) -> list[tuple[str, ...]]:
     """Return files that run in one process each, those that take long first. With `--each-value`, of the files that
     train models those that `sanitized.txt` names."""
-    others = [path for path in TESTS if not is_about_kernels(path)]
-    if each_value:
-        named = {line.split("::")[0] for line in ALWAYS.read_text().splitlines()}
-        others = [path for path in others if path in named]
+    others = [path for path in TESTS if not is_about_kernels(path) and (path in NAMED or not each_value)]
     return [
         *shares(others, FILES_OF_OTHERS),
         *shares([path for path in TESTS if is_about_kernels(path)], FILES_OF_KERNELS),
@@ -86,8 +87,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def launched_by(files: tuple[str, ...], each_value: bool) -> list[str]:
     """Run the emulated tests of files that share a process; return the lines of what they launched, see
     `launch_lines`."""
-    of_others = 0 if each_value else OF_OTHERS
-    most = OF_KERNELS if is_about_kernels(files[0]) else of_others
+    most = OF_KERNELS if is_about_kernels(files[0]) else 0 if each_value else OF_OTHERS
     with tempfile.NamedTemporaryFile("r") as launches:
         done = run_tests(*files, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
@@ -110,8 +110,7 @@ def test_nothing_is_found_under_sanitizers(
 
 
 def test_what_is_always_run_is_of_files_that_are() -> None:
-    files = {line.split("::")[0] for line in ALWAYS.read_text().splitlines()}
-    assert files - set(TESTS) == set()
+    assert NAMED - set(TESTS) == set()
 
 
 @pytest.mark.slow
