@@ -28,10 +28,10 @@ static __device__ __forceinline__ void zero_slots(const Group& group, const i64*
 }
 
 // Tiles before each segment, and all of them, into shared memory: of THREADS segments at most.
-static __device__ __forceinline__ void count_before(const i64* bounds, const i32* nodes, i32 n, i32 tile_rows,
+static __device__ __forceinline__ void count_before(const i64* bounds, const i32* nodes, i32 n, i32 tile_rows, i32 lead,
                                                     i32* starts, i32* totals) {
     const i32 segment = threadIdx.x, lane = segment % WARP, warp = segment / WARP;
-    const i32 own = segment < n ? tiles_of(bounds, nodes[segment], tile_rows) : 0;
+    const i32 own = segment < n ? tiles_of(bounds, nodes[segment], tile_rows, lead) : 0;
     i32 end = running_sum_of_warp(own);
     if (lane == WARP - 1) totals[warp] = end;
     __syncthreads();
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) zero_divided(
     __shared__ i32 counted[THREADS + 1], totals[THREADS / WARP];
     const i32* starts = known;
     if (map) {
-        count_before(bounds, nodes, n, tile_rows, counted, totals);
+        count_before(bounds, nodes, n, tile_rows, least_tiles, counted, totals);
         starts = counted;
         if (blockIdx.x == 0)
             for (i32 i = threadIdx.x; i <= n; i += THREADS) known[i] = counted[i];
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) zero_divided(
     if (blockIdx.x < division.blocks && division.all > 0) {
         const u32 at = division.before(blockIdx.x), number = at / division.n_tiles, ahead = number * division.n_tiles;
         const i32 segment = segment_of(static_cast<i32>(at - ahead), starts, n);
-        const u32 start = ahead + starts[segment], end = ahead + starts[segment + 1];
+        const u32 start = ahead + starts[segment] + least_tiles, end = ahead + starts[segment + 1];
         if (start < at) {
             const u32 first = division.first_from(start + 1);
             zero_slots(group_of(groups, static_cast<i32>(number)), slot_offsets, blockIdx.x - first,

@@ -1,8 +1,12 @@
 // Equal shares of many nodes' rows: a block takes as many tiles (tiles.cuh) as any other, one behind the other, of all
-// groups of features, and adds up and hands over what belongs to one node and group at a time:
+// groups of features, and adds up and hands over what belongs to one node and group at a time. Handing over takes as long
+// as the rows of `least_tiles` do, which the map of tiles puts before the rows of each node that has some, its lead: who
+// begins a node behind another one takes fewer rows.
 //
-//   tiles    [ group 0: node 4 . . . . . ][ node 7 . . ][ group 1: node 4 . . . . . ][ node 7 . . ]
-//   blocks   [ 0         ][ 1         ][ 2         ][ 3         ][ 4         ]   three nodes' parts for block 2, say
+//   tiles    [ group 0: node 4 - - . . . . . . . ][ node 7 - - . . . ][ group 1: node 4 - - . . . . . . . ]
+//   blocks   [ 0           ][ 1            ][ 2            ][ 3            ][ 4           ]   - is the lead
+//
+// Block 2 has rows of node 4 and of node 7, block 3 all of the rest of node 7, and rows of node 4 in group 1.
 #pragma once
 
 #include "tiles.cuh"
@@ -31,7 +35,7 @@ struct Division {
     __device__ __forceinline__ Division(const i32* starts, i32 n, i32 n_groups, i32 least_tiles, u32 most_blocks) {
         n_tiles = starts[n];
         all = static_cast<u64>(n_tiles) * n_groups;
-        blocks = min(static_cast<u32>(all) / least_tiles + static_cast<u32>(n) * n_groups, most_blocks);
+        blocks = min(static_cast<u32>(all / least_tiles) + static_cast<u32>(n) * n_groups, most_blocks);
     }
 
     // Tiles before a block's share.
@@ -44,31 +48,35 @@ struct Division {
 };
 
 struct Share {
-    u32 at;       // tiles before the next piece, of all groups
+    u32 at;       // tiles before the next piece's rows, of all groups
     u32 last;     // tiles before the next block's share
     u32 n_tiles;
+    u32 lead;
     i32 segment;  // of the next piece, or before it
 
-    __device__ __forceinline__ Share(const i32* starts, i32 n, i32 n_groups, i32 least_tiles) {
+    __device__ __forceinline__ Share(const i32* starts, i32 n, i32 n_groups, i32 least_tiles) : lead(least_tiles) {
         const Division division(starts, n, n_groups, least_tiles, gridDim.x);
         n_tiles = division.n_tiles;
         at = last = 0;
         if (blockIdx.x >= division.blocks) return;
         at = division.before(blockIdx.x);
         last = division.before(blockIdx.x + 1);
-        if (at < last) segment = segment_of(static_cast<i32>(at % n_tiles), starts, n);
+        if (at >= last) return;
+        const u32 tile = at % n_tiles;
+        segment = segment_of(static_cast<i32>(tile), starts, n);
+        at = min(max(at, at - tile + starts[segment] + lead), last);
     }
 
     __device__ __forceinline__ Piece next(const i64* bounds, const i32* nodes, const i32* starts, i32 tile_rows) {
         const u32 group = at / n_tiles, tile = at - group * n_tiles;
-        if (tile == 0) segment = 0;
+        if (tile == lead) segment = 0;
         while (static_cast<u32>(starts[segment + 1]) <= tile) ++segment;
-        const u32 start = starts[segment], n_node = starts[segment + 1] - start;
+        const u32 start = starts[segment] + lead, n_node = starts[segment + 1] - start;
         const u32 n_own = min(start + n_node - tile, last - at);
         const i64* rows = bounds + 2 * static_cast<i64>(nodes[segment]);
         const i64 begin = rows[0] + static_cast<i64>(tile - start) * tile_rows;
         const i64 room = static_cast<i64>(n_own) * tile_rows, ahead = rows[1] - begin;
-        at += n_own;
+        at = min(at + n_own + (n_own == start + n_node - tile ? lead : 0), last);
         return {static_cast<i32>(group), segment, begin, static_cast<i32>(room < ahead ? room : ahead), n_own == n_node};
     }
 };

@@ -23,6 +23,12 @@ static __device__ __forceinline__ i32 tiles_of(const i64* bounds, i32 node, i32 
     return (i32)((u32)(segment[1] - segment[0] + tile_rows - 1) / (u32)tile_rows);
 }
 
+// The same and, where it has rows, `lead` tiles before them (shares.cuh).
+static __device__ __forceinline__ i32 tiles_of(const i64* bounds, i32 node, i32 tile_rows, i32 lead) {
+    const i32 tiles = tiles_of(bounds, node, tile_rows);
+    return tiles ? tiles + lead : 0;
+}
+
 // The positions of tile `number` of a segment (begin, end).
 static __device__ __forceinline__ void set_rows(Tile* tile, i32 number, const i64* segment, i32 tile_rows) {
     const i64 last = segment[1];

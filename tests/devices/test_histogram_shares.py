@@ -12,7 +12,7 @@ from devices.histograms import GARBAGE, build, dense
 from reference import histogram as reference
 from reference.shares import owners
 
-from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.feature_groups import cut_tiles, mapped
 from daskboost.devices.gpu.runtime.cuda import get_runtime
 from daskboost.devices.gpu.runtime.launches import to_host
 
@@ -35,7 +35,7 @@ def test_zeros_are_where_blocks_add_and_where_nobody_does(
         ends = np.cumsum([0, *sizes])
         bounds = xp.asarray(np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64))
         nodes = np.array([*range(len(sizes)), -1], np.int32)
-        tiles = map_tiles(runtime, bounds, xp.asarray(nodes), TILE, int(ends[-1]))
+        tiles = mapped(runtime, cut_tiles(runtime, bounds, xp.asarray(nodes), TILE, int(ends[-1])), least_tiles)
         assert tiles.starts is not None
         out = xp.full((len(nodes), 102, 2), GARBAGE, np.int64)
         starts = to_host(tiles.starts)

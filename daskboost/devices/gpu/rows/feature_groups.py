@@ -61,14 +61,21 @@ def cut_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_ro
     return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes), is_mapped=False)
 
 
-def mapped(runtime: Runtime, tiles: Tiles) -> Tiles:
-    """Return the same tiles with their map."""
+def mapped(runtime: Runtime, tiles: Tiles, lead: int = 0) -> Tiles:
+    """Return the same tiles with their map, which has `lead` tiles before each node's rows (`kernels/shares.cuh`)."""
     if tiles.is_mapped:
         return tiles
     runtime.kernel("tiles", "map_tiles")(
-        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, tiles.starts
+        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, lead, tiles.starts
     )
     return replace(tiles, is_mapped=True)
+
+
+def to_map(runtime: Runtime, tiles: Tiles) -> Tiles:
+    """Return the same tiles whose map is still to be made, in other memory than a map that is there."""
+    if not tiles.is_mapped:
+        return tiles
+    return replace(tiles, starts=runtime.xp.empty(len(tiles.nodes) + 1, np.int32), is_mapped=False)
 
 
 def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:

@@ -25,6 +25,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
     Tiles,
     mapped,
     room_bytes,
+    to_map,
 )
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
 from daskboost.devices.gpu.trees.sorted_entries import SortedEntries
@@ -42,9 +43,11 @@ MANY_PIECES = 4
 over."""
 LEAST_ROWS_PER_BIN = 8
 """Least rows per bin of a block that builds histograms: with fewer it would take longer to hand over its sums than to
-add them."""
+add them. So long it takes for each node whose rows it meets (`kernels/shares.cuh`)."""
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
+MOST_TILES = 1 << 30
+"""Of all nodes' leads together, for kernels to count in 32 bits."""
 WALK_THREADS = 256
 """Threads of a block, as in `kernels/walk.cu` and `walk_vectors.cu`."""
 WARP = 32
@@ -280,8 +283,7 @@ class DenseView:
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
-        if adds or len(tiles.nodes) > ZERO_THREADS:  # nobody clears, or who does has no room for the map
-            tiles = mapped(runtime, tiles)
+        tiles = to_map(runtime, tiles)  # each width of symbols has a lead of its own
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
             shape = {"SYMBOL_BYTES": host.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
@@ -298,12 +300,13 @@ class DenseView:
                     threads //= 2
             blocks, quads = runtime.multiprocessors * BUILD_THREADS // threads, -(-shared_bytes // QUAD_BYTES)
             least_tiles = max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows)
+            clears_and_maps = not adds and len(tiles.nodes) <= ZERO_THREADS  # more nodes' map has no room there
+            own = tiles if clears_and_maps else mapped(runtime, tiles, least_tiles)
             if not adds:
                 runtime.kernel("histogram_zeros", "zero_divided")(
                     blocks, ZERO_THREADS, each.groups, len(host.groups), least_tiles, blocks, layout.offsets,
-                    len(layout.host.n_bins), *tiles.arguments, int(not tiles.is_mapped), out.view(np.uint64),
+                    len(layout.host.n_bins), *own.arguments, int(not own.is_mapped), out.view(np.uint64),
                 )  # fmt: skip
-                tiles = replace(tiles, is_mapped=True)
             runtime.kernel("histogram", "build", **shape, THREADS=threads)(
                 blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
                 least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, *order_of(order), pairs,
@@ -497,7 +500,6 @@ class SparseView:
               adds: bool = False) -> None:  # fmt: skip
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
-        tiles = mapped(self.runtime, tiles)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
         n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
         rows = (self._indptr, self._slots, n_rows, n_slots)
@@ -505,13 +507,14 @@ class SparseView:
         if self._fits:
             least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
             # Any number, where rows have hardly any entries.
-            least_tiles = min(max(1, least_rows // tiles.tile_rows), np.iinfo(np.int32).max)
+            least_tiles = min(max(1, least_rows // tiles.tile_rows), MOST_TILES // len(tiles.nodes))
+            tiles = mapped(runtime, to_map(runtime, tiles), least_tiles)
             runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
                 runtime.multiprocessors, BUILD_THREADS, *rows, least_tiles, *tiles.arguments, *common,
                 shared_bytes=CELL_BYTES * n_slots,
             )  # fmt: skip
             return
-        many_rows = np.iinfo(np.int64).max
+        tiles, many_rows = mapped(runtime, tiles), np.iinfo(np.int64).max
         if self._columns is not None:
             many_rows = self._columns.add_rows(tiles, order, pairs, out, small)
         runtime.kernel("histogram_sparse", "add_global", SMALL=small)(
