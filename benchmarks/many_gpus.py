@@ -79,6 +79,7 @@ CASES = {
     for case in (
         Config("narrow", "higgs", 44_000_000, 28, LEVELS, trees=1000, asked=(1.85, 4.5)),
         Config("wide", "epsilon", 400_000, 2000, LEVELS, trees=1000, asked=(1.75, 9)),
+        Config("thousand", "epsilon", 1_000_000, 1000, LEVELS, trees=500),
         Config("hundred", "skewed", 30_000_000, 100, LEVELS, trees=500, asked=(1.9, 6)),
         Config("forty", "skewed", 40_000_000, 100, LEVELS, trees=500, asked=(3.6, 5), on=4),
         Config("best_first", "higgs", 44_000_000, 28, BEST_FIRST, trees=500, peer_trees=6, asked=(1.6, 100)),

@@ -18,13 +18,13 @@
 #define THREADS 256
 #endif
 
-// Part `part` of `n_parts` of a group's slots in one node's histogram, by threads `thread` of `n_threads`.
+// Part `part` of `n_parts` of a group's slots in one node's histogram, by all threads of a block.
 static __device__ __forceinline__ void zero_slots(const Group& group, const i64* slot_offsets, u32 part, u32 n_parts,
-                                                  u32 thread, u32 n_threads, ulonglong2* histogram) {
+                                                  ulonglong2* histogram) {
     const i64 first = slot_offsets[group.first] + group.low, all = slot_offsets[group.first + group.n] - first;
     const u64 n = group.n > 1 || all < group.symbols ? all : group.symbols;
     const u64 end = n * (part + 1) / n_parts;
-    for (u64 i = n * part / n_parts + thread; i < end; i += n_threads) histogram[first + static_cast<i64>(i)] = {0, 0};
+    for (u64 i = n * part / n_parts + threadIdx.x; i < end; i += THREADS) histogram[first + static_cast<i64>(i)] = {0, 0};
 }
 
 // Tiles before each segment, and all of them, into shared memory: of THREADS segments at most.
@@ -64,14 +64,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) zero_divided(
         if (start < at) {
             const u32 first = division.first_from(start + 1);
             zero_slots(group_of(groups, static_cast<i32>(number)), slot_offsets, blockIdx.x - first,
-                       division.first_from(end) - first, threadIdx.x, THREADS, histograms + segment * n_slots);
+                       division.first_from(end) - first, histograms + segment * n_slots);
         }
     }
-    const i64 items = static_cast<i64>(n) * n_groups;
-    for (i64 item = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; item < items; item += gridDim.x * (THREADS / 32)) {
-        const i32 segment = static_cast<i32>(item % n);
+    // Blocks take the segments of all groups in turn.
+    for (i32 group = 0, segment = blockIdx.x;; segment += gridDim.x) {
+        for (; segment >= n && group < n_groups; ++group) segment -= n;
+        if (group == n_groups) break;
         if (starts[segment] == starts[segment + 1] && nodes[segment] >= 0)
-            zero_slots(group_of(groups, static_cast<i32>(item / n)), slot_offsets, 0, 1, threadIdx.x % 32, 32,
-                       histograms + segment * n_slots);
+            zero_slots(group_of(groups, group), slot_offsets, 0, 1, histograms + segment * n_slots);
     }
 }
