@@ -46,8 +46,9 @@ class Tiles:
     tile_rows: int
     most: int
     """At most so many tiles: a grid of as many blocks, of which some may find nothing to do."""
-    is_mapped: bool = True
-    """Whether `starts` is there, as kernels take it; else who first needs it makes it."""
+    lead: int | None = 0
+    """Tiles before each node's rows in `starts` (`kernels/shares.cuh`). None where the map is not there yet: who first
+    needs it makes it."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -58,24 +59,30 @@ class Tiles:
 def cut_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
     """Cut the segments of `nodes`, which have at most `n_rows` rows together; the map is still to be made."""
     starts = runtime.xp.empty(len(nodes) + 1, np.int32)
-    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes), is_mapped=False)
+    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes), lead=None)
 
 
 def mapped(runtime: Runtime, tiles: Tiles, lead: int = 0) -> Tiles:
-    """Return the same tiles with their map, which has `lead` tiles before each node's rows (`kernels/shares.cuh`)."""
-    if tiles.is_mapped:
+    """Return the same tiles with their map of that `lead`, in other memory than a map of another one that is there."""
+    if tiles.lead == lead:
         return tiles
+    found = replace(to_map(runtime, tiles), lead=lead)
+    make_map(runtime, found)
+    return found
+
+
+def make_map(runtime: Runtime, tiles: Tiles) -> None:
+    """Enqueue: `starts` becomes the map of these tiles, whatever it was."""
     runtime.kernel("tiles", "map_tiles")(
-        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, lead, tiles.starts
+        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, tiles.lead, tiles.starts
     )
-    return replace(tiles, is_mapped=True)
 
 
 def to_map(runtime: Runtime, tiles: Tiles) -> Tiles:
     """Return the same tiles whose map is still to be made, in other memory than a map that is there."""
-    if not tiles.is_mapped:
+    if tiles.lead is None:
         return tiles
-    return replace(tiles, starts=runtime.xp.empty(len(tiles.nodes) + 1, np.int32), is_mapped=False)
+    return replace(tiles, starts=runtime.xp.empty(len(tiles.nodes) + 1, np.int32), lead=None)
 
 
 def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:

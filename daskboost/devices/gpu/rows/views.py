@@ -23,6 +23,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
     SKEWED_BIN_BYTES,
     FeatureGroups,
     Tiles,
+    make_map,
     mapped,
     room_bytes,
     to_map,
@@ -283,7 +284,7 @@ class DenseView:
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
-        tiles = to_map(runtime, tiles)  # each width of symbols has a lead of its own
+        tiles = to_map(runtime, tiles)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
             shape = {"SYMBOL_BYTES": host.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
@@ -300,12 +301,15 @@ class DenseView:
                     threads //= 2
             blocks, quads = runtime.multiprocessors * BUILD_THREADS // threads, -(-shared_bytes // QUAD_BYTES)
             least_tiles = max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows)
-            clears_and_maps = not adds and len(tiles.nodes) <= ZERO_THREADS  # more nodes' map has no room there
-            own = tiles if clears_and_maps else mapped(runtime, tiles, least_tiles)
+            maps = tiles.lead != least_tiles
+            tiles = replace(tiles, lead=least_tiles)
+            if maps and (adds or len(tiles.nodes) > ZERO_THREADS):  # nobody clears, or who does has no room for the map
+                make_map(runtime, tiles)
+                maps = False
             if not adds:
                 runtime.kernel("histogram_zeros", "zero_divided")(
                     blocks, ZERO_THREADS, each.groups, len(host.groups), least_tiles, blocks, layout.offsets,
-                    len(layout.host.n_bins), *own.arguments, int(not own.is_mapped), out.view(np.uint64),
+                    len(layout.host.n_bins), *tiles.arguments, int(maps), out.view(np.uint64),
                 )  # fmt: skip
             runtime.kernel("histogram", "build", **shape, THREADS=threads)(
                 blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
@@ -508,7 +512,7 @@ class SparseView:
             least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
             # Any number, where rows have hardly any entries.
             least_tiles = min(max(1, least_rows // tiles.tile_rows), MOST_TILES // len(tiles.nodes))
-            tiles = mapped(runtime, to_map(runtime, tiles), least_tiles)
+            tiles = mapped(runtime, tiles, least_tiles)
             runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
                 runtime.multiprocessors, BUILD_THREADS, *rows, least_tiles, *tiles.arguments, *common,
                 shared_bytes=CELL_BYTES * n_slots,
