@@ -202,9 +202,9 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
     metrics = evaluated_metrics(params, objective)
-    without_host, moves = recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS, recipe.n_engines > 1
+    moves = recipe.n_engines > 1
     margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
-    return FitSize(
+    found = FitSize(
         train=train, evals=tuple(evals), n_engines=recipe.n_engines, all_rows=recipe.n_rows,
         n_slots=outline.n_slots, most_slots=outline.most_slots,
         n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,
@@ -218,19 +218,20 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         evaluates_margins=bool(np.may_share_memory(objective.evaluation(margins), margins)),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        n_metrics=len(metrics), watched=without_host and len(evals) > 0 and not recipe.metrics_reason,
-        metrics_reason=recipe.metrics_reason, without_host=without_host,
+        n_metrics=len(metrics), watched=len(evals) > 0 and not recipe.metrics_reason,
+        metrics_reason=recipe.metrics_reason, growth=recipe.growth,
         query_loss=objective.query_loss, queries=usual_queries(train) if recipe.by_query else None,
         ranked=tuple(map(usual_queries, evals)) if any(metric.by_query for metric in metrics) else (),
         samples_rows=recipe.subsample < 1, draws_queries=recipe.draws_queries, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
-        may_sort_entries=not (recipe.vector_leaves or params.grow_policy == "symmetric" or outline.sets.splits_codes),
-        sets=outline.sets, mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),
+        may_sort_entries=recipe.sorts_entries and not outline.sets.splits_codes, sets=outline.sets,
+        mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs, leaf_terms=recipe.leaf_terms,
         summed_outputs=recipe.refits * len(recipe.tree_outputs[0]), rows=recipe.rows, share=recipe.share,
         recipe=str(recipe), host_reason=recipe.host_reason,
     )  # fmt: skip
+    return found if 0 < train.n_rows <= MOST_ROWS else found.with_host()
 
 
 def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:

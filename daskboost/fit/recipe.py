@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from daskboost.devices.budget.plan import RowSource
+from daskboost.devices.budget.plan import Growth, RowSource
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.leaf_models import MOST_TERMS
 from daskboost.devices.losses import LinkKernel
@@ -51,8 +51,6 @@ Searched = Literal["gradients", "weights", "sketch"]
 """What splits are searched on: gradients and hessians; gradients and weights; random combinations of outputs."""
 BY_MESSAGES = ("coordinator", "peers")
 """Reductions in which histograms of several engines meet on their hosts."""
-Growth = Literal["host", "levels", "best first"]
-"""What grows a tree: the loop in which the host chooses splits; a GPU by itself, by levels or best first."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,8 @@ class Recipe:
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
     """What grows trees on a GPU whose memory has room for it; `engine/compiled_grower.py` has the rule of CPUs."""
+    sorts_entries: bool
+    """Whether nodes are split one by one on a GPU, as sorted entries of sparse rows can be searched."""
     interpreted: str
     """Why no compiled call of a CPU grows whole trees whose leaves are vectors, in words; empty where one does."""
     host_reason: str
@@ -207,6 +207,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         by_query=objective.query_loss is not None, leaf_terms=MOST_TERMS if params.linear_leaves else 0,
         quantiles=quantiles, interpreted=_first_that_holds(of_vectors) if vectors else "",
         growth="host" if why_host else growth, host_reason=why_host, host_rules=host_rules,
+        sorts_entries=not (why_host or vectors or params.grow_policy == "symmetric"),
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip
 

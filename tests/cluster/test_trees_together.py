@@ -203,17 +203,17 @@ def test_the_rule() -> None:
 SIZE = FitSize(
     train=DenseSet(100_000, 20, chunk_rows=100_000), evals=(), n_slots=20 * 65, most_slots=65, n_outputs=12,
     grow_policy="depthwise", depth=6, max_leaves=0, n_rounds=10, small_data=False, has_weight=False,
-    keep_gradients=True, gpu_gradients="stored", without_host=True,
+    keep_gradients=True, gpu_gradients="stored", growth="levels",
 )  # fmt: skip
 
 
 def test_plans_count_what_grows_together() -> None:
     whole = plans.gpu_plan(SIZE, None)
-    alone = plans.gpu_plan(replace(SIZE, grow_policy="lossguide", max_leaves=64), None)
+    alone = plans.gpu_plan(replace(SIZE, grow_policy="lossguide", growth="best first", max_leaves=64), None)
     assert (whole.trees_together, alone.trees_together) == (12, 1)
     assert whole.order_bytes == 12 * 16 * 100_000 == 12 * alone.order_bytes
     assert whole.histograms_bytes == 12 * 48 * 16 * SIZE.n_slots
-    assert plans.gpu_plan(replace(SIZE, without_host=False), None).trees_together == 1
+    assert plans.gpu_plan(SIZE.with_host(), None).trees_together == 1
 
 
 def test_fewer_grow_together_where_there_is_little_room() -> None:

@@ -6,12 +6,12 @@ Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
-from daskboost.devices.budget.plan import FitSize, QueryCounts
+from daskboost.devices.budget.plan import FitSize, Growth, QueryCounts
 from daskboost.devices.budget.set_size import SetSize
 from daskboost.devices.gpu.rows import ranked
 from daskboost.devices.gpu.rows.feature_groups import room_bytes
@@ -147,7 +147,7 @@ def mixing_bytes(size: FitSize) -> int:
 def searches_entries(size: FitSize) -> bool:
     """Whether splits are found in `SortedEntries`, without histograms."""
     rows = size.train
-    if rows.streamed_rows or size.n_engines > 1 or not (size.without_host and size.may_sort_entries):
+    if size.n_engines > 1 or not size.may_sort_entries:
         return False
     most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
@@ -187,7 +187,7 @@ def columns_bytes(size: FitSize) -> int:
 def root_copy_bytes(size: FitSize) -> int:
     """Return the bytes of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots
     are gathered."""
-    if not size.without_host or size.samples_rows:
+    if growth_of(size).gathers_roots or size.samples_rows:
         return 0
     return size.train.turned_bytes(size.most_slots, size.block_bytes)
 
@@ -320,7 +320,7 @@ def split_bytes(size: FitSize) -> int:
     return bytes_of(scratch_shapes(size.multiprocessors or LEAST_MULTIPROCESSORS, n_rows, n_splits))
 
 
-class Growth(NamedTuple):
+class GrowthSize(NamedTuple):
     """What trees take, by what grows them."""
 
     n_histograms: int
@@ -331,26 +331,33 @@ class Growth(NamedTuple):
     """Bytes of what is kept of nodes beside histograms."""
     step_bytes: int = 0
     """Bytes of searching nodes, where these come and go with every step."""
+    n_counted: int = 1
+    """Leaves whose residuals are counted between trees; 1 where only the base score's are, and those of leaves stay."""
+    gathers_roots: bool = False
+    """Whether rows of a root are looked up by their numbers."""
+    makes_histograms: bool = False
+    """Whether every level makes histograms anew."""
 
 
-def growth_of(size: FitSize) -> Growth:
+def growth_of(size: FitSize) -> GrowthSize:
     """Return what the trees of a fit take."""
-    if not size.without_host:
-        return _host_growth(size)
-    return _best_first_growth(size) if size.grow_policy == "lossguide" else _level_growth(size)
+    return GROWTHS[size.growth](size)
 
 
-def _host_growth(size: FitSize) -> Growth:
+def _host_growth(size: FitSize) -> GrowthSize:
     """Return what trees take that grow with the host: the nodes that are there, and vectors of leaves."""
     leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
     if size.leaf_terms:  # equations; features of leaves, then features and slopes of nodes
         leaf_bytes += (EQUATION_BYTES + 20 * size.leaf_terms) * size.most_leaves
     segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
     n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
-    return Growth(size.open_histograms, n_splits, segments_bytes + leaf_bytes, search_bytes(size, size.deepest_nodes))
+    return GrowthSize(
+        size.open_histograms, n_splits, segments_bytes + leaf_bytes, search_bytes(size, size.deepest_nodes),
+        n_counted=size.most_leaves, gathers_roots=True, makes_histograms=True,
+    )  # fmt: skip
 
 
-def _level_growth(size: FitSize) -> Growth:
+def _level_growth(size: FitSize) -> GrowthSize:
     """Return what `TreeGrower` takes, with the trees that wait to be fetched; the last trees of a round may have one of
     their own."""
     levels, together, rest = level_sizes(size), size.trees_together, size.n_trees % size.trees_together
@@ -360,7 +367,7 @@ def _level_growth(size: FitSize) -> Growth:
         + _feature_bytes(size, n * levels.capacity, n * levels.searched)
         for n in growers
     )
-    return Growth(
+    return GrowthSize(
         together * sum(levels.histograms), most,
         sum(of_growers) + search_bytes(size, most) + _kept_bytes(size, levels.capacity)
         + SEGMENT_BYTES * together * levels.capacity + sum(_quantile_bytes(size, n) for n in growers)
@@ -387,15 +394,21 @@ def _quantile_bytes(size: FitSize, n_trees: int) -> int:
     return state + START_BYTES * (n_trees * size.most_leaves + 1) + 8 * size.n_outputs
 
 
-def _best_first_growth(size: FitSize) -> Growth:
+def _best_first_growth(size: FitSize) -> GrowthSize:
     """Return the same of `BestFirstGrower`."""
     grown = 2 * most_splits(size.max_leaves) + 1
-    return Growth(
+    return GrowthSize(
         kept_histograms(size.max_leaves), step_width(size.max_leaves),
         best_first_bytes(size.max_leaves, size.sets.width) + _feature_bytes(size, grown, _searched_nodes(size))
         + search_bytes(size, _searched_nodes(size))
         + _kept_bytes(size, 2 * size.max_leaves - 1) + SEGMENT_BYTES * grown,
     )  # fmt: skip
+
+
+GROWTHS: Mapping[Growth, Callable[[FitSize], GrowthSize]] = {
+    "host": _host_growth, "levels": _level_growth, "best first": _best_first_growth,
+}  # fmt: skip
+"""What trees take, by what grows them."""
 
 
 def _kept_bytes(size: FitSize, capacity: int) -> int:
@@ -484,6 +497,5 @@ def between_bytes(size: FitSize) -> int:
     rows, k = size.train, size.n_outputs
     gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    n_counted = 1 if size.without_host else size.most_leaves  # without the host, but for the base score, they stay
-    leaves = max(size.leaf_count_bytes * n_counted, LEAF_SUM_BYTES * size.refits * size.most_leaves)
+    leaves = max(size.leaf_count_bytes * growth_of(size).n_counted, LEAF_SUM_BYTES * size.refits * size.most_leaves)
     return max(gradients, joining_bytes(size), evaluation, leaves)

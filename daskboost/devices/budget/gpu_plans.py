@@ -125,15 +125,33 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
 def _told(size: FitSize, found: Plan, limited: bool) -> Plan:
     """The plan with what people are told beside bytes."""
     return replace(
-        found, limited=limited, recipe=size.recipe, host_reason=size.host_reason, evaluates=bool(size.evals),
-        metrics_reason=size.metrics_reason, order_reason=_order_reason(size, found),
+        found, limited=limited, recipe=size.recipe, growth=_told_growth(size, found),
+        evaluation=_told_evaluation(size, found) if size.evals else "",
     )  # fmt: skip
 
 
-def _order_reason(size: FitSize, found: Plan) -> str:
-    """Why a plan leaves rows in their order where trees would gain by another one, in words."""
+NO_ROOM = "there is no room to do without it"
+"""Why the host takes part where nothing else needs it."""
+
+
+def _told_growth(size: FitSize, found: Plan) -> str:
+    """What grows trees by a plan, in words."""
+    if not found.without_host:
+        return f"trees grow with the host, which is slower: {size.host_reason or NO_ROOM}"
+    together = f", {found.trees_together} of a round together" if found.trees_together > 1 else ""
+    entries = ", in sorted entries" if found.by_entries else ""
+    order = ", over rows in the order of the first one's leaves" if found.ordered_bytes else ""
     left_out = ordered_bytes(size) > found.ordered_bytes
-    return "there is no room for their copy" if left_out else why_in_given_order(size)
+    reason = "there is no room for their copy" if left_out else why_in_given_order(size)
+    stay = f"; rows stay in their order: {reason}" if reason else ""
+    return f"trees grow on the GPU alone{together}{entries}{order}{stay}"
+
+
+def _told_evaluation(size: FitSize, found: Plan) -> str:
+    """How metrics are computed by a plan, in words."""
+    if found.watched:
+        return "metrics are computed behind the trees"
+    return f"the host waits for metrics in each round, which is slower: {size.metrics_reason or NO_ROOM}"
 
 
 def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
@@ -227,9 +245,7 @@ def _least(size: FitSize, free_bytes: int | None) -> Plan:
 
 def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The least plan of trees that are grown on all rows: with the host, one at a time."""
-    return _arrays(
-        replace(size, without_host=False, watched=False, trees_together=1), free_bytes, has_columns=False
-    )
+    return _arrays(size.with_host(), free_bytes, has_columns=False)
 
 
 def columns_plan(size: FitSize, n_features: int, n_slots: int, n_entries: int, free_bytes: int | None) -> Plan:
@@ -264,7 +280,7 @@ def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
 def most_together(size: FitSize) -> int:
     """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
     does, nor those that search sorted entries, which look up their row's only node."""
-    if not size.without_host or size.grow_policy == "lossguide" or searches_entries(size):
+    if size.growth != "levels" or searches_entries(size):
         return 1
     return trees_together(size.n_trees, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
@@ -290,8 +306,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         turned_bytes=turned, ordered_bytes=ordered,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or not size.without_host)
-    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
+    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or growth.makes_histograms)
+    lost += growth.makes_histograms * (arrays.histograms_bytes // POOL_LEVEL_SHARE)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 

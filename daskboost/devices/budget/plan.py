@@ -21,6 +21,8 @@ SMALL_ROWS = 2**12
 by 1/128 of one row's, which matters to no split."""
 RowSource = Literal["all", "certified", "drawn"]
 """Which rows trees grow on: all; a uniform sample, by which they are certified on all; rows drawn by gradients."""
+Growth = Literal["host", "levels", "best first"]
+"""What grows a tree: the loop in which the host chooses splits; a GPU by itself, by levels or best first."""
 GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
 """How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, made by the array
 expressions of an objective without a kernel and stored, or uploaded and stored, where a user's own loss makes them."""
@@ -123,8 +125,8 @@ class FitSize:
     """Bytes of a row of an evaluation set for metrics of queries, on the host; 0 where there are none."""
     leaf_count_bytes: int = 0
     """Bytes of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
-    without_host: bool = False
-    """Whether trees may grow without the host, with room for nodes that are not there."""
+    growth: Growth = "host"
+    """What grows trees on a GPU; without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     draws_queries: bool = False
@@ -207,7 +209,11 @@ class FitSize:
         """The same fit, on that GPU."""
         found = replace(self, block_bytes=runtime.shared_bytes, multiprocessors=runtime.multiprocessors)
         apart = runtime.why_apart() if self.n_engines > 1 and self.without_host else ""
-        return replace(found, without_host=False, watched=False, host_reason=apart) if apart else found
+        return replace(found.with_host(), host_reason=apart) if apart else found
+
+    def with_host(self) -> FitSize:
+        """The same fit, whose trees grow with the host: one at a time, by histograms."""
+        return replace(self, growth="host", watched=False, trees_together=1, may_sort_entries=False)
 
     def keeping(self, n_chunks: int | None) -> FitSize:
         """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets; None
@@ -227,6 +233,11 @@ class FitSize:
             return None
         ram_bytes, disk_bytes = (self.train.streamed_bytes(on_disk=there) for there in (False, True))
         return Reads(ram_bytes, disk_bytes, self.passes)
+
+    @property
+    def without_host(self) -> bool:
+        """Whether trees grow on a GPU without the host."""
+        return self.growth != "host"
 
     @property
     def by_expressions(self) -> bool:
@@ -386,15 +397,10 @@ class Plan:
     """How trees grow, in words."""
     sharing: str = ""
     """How many GPUs of this process share the rows, in words; empty where one has them."""
-    host_reason: str = ""
-    """Why the host takes part in that on a GPU, in words; empty where it need not."""
-    order_reason: str = ""
-    """Why rows are not put in the order of leaves though trees would gain by it, in words; empty where they would not,
-    and where they are."""
-    evaluates: bool = False
-    """Whether there are evaluation sets."""
-    metrics_reason: str = ""
-    """Why the host waits for metrics in each round, in words; empty where it need not."""
+    growth: str = ""
+    """What grows them on a GPU, in words; empty on the CPU."""
+    evaluation: str = ""
+    """How metrics of evaluation sets are computed on a GPU, in words; empty where there are none, and on the CPU."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -427,30 +433,6 @@ class Plan:
         largest = max(self.parts, key=lambda name: self.parts[name])
         on_cpu = ", or device='cpu'" if self.device == "cuda" else ""
         return shapes.get(largest, "fewer rows per worker (more workers)") + on_cpu
-
-    @property
-    def growth(self) -> str:
-        """How trees grow on a GPU; empty on the CPU."""
-        if self.device == "cpu":
-            return ""
-        if not self.without_host:
-            reason = self.host_reason or "there is no room to do without it"
-            return f"trees grow with the host, which is slower: {reason}"
-        together = f", {self.trees_together} of a round together" if self.trees_together > 1 else ""
-        entries = ", in sorted entries" if self.by_entries else ""
-        order = ", over rows in the order of the first one's leaves" if self.ordered_bytes else ""
-        stay = f"; rows stay in their order: {self.order_reason}" if self.order_reason else ""
-        return f"trees grow on the GPU alone{together}{entries}{order}{stay}"
-
-    @property
-    def evaluation(self) -> str:
-        """How metrics of evaluation sets are computed on a GPU; empty where there are none, and on the CPU."""
-        if self.device == "cpu" or not self.evaluates:
-            return ""
-        if self.watched:
-            return "metrics are computed behind the trees"
-        reason = self.metrics_reason or "there is no room to do without it"
-        return f"the host waits for metrics in each round, which is slower: {reason}"
 
     def check(self) -> None:
         """Refuse a fit that has no room.
