@@ -7,9 +7,8 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from daskboost.dtypes import ArrayModule, Float32
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError
 from daskboost.objectives.objective import BaseScoreRule, Objective
-from daskboost.params import ON_SAMPLES, TrainParams
 
 
 class QueryObjective(Objective):
@@ -29,17 +28,3 @@ class QueryObjective(Objective):
         """
         raise DataError(f"gradients of objective {self.name!r} are those of queries: train it with qid")
 
-    def check_params(self, params: TrainParams) -> None:
-        """See `Objective.check_params`.
-
-        Raises
-        ------
-        ParameterError
-            Trees that grow on samples, whose rows are not whole queries.
-        """
-        super().check_params(params)
-        if params.out_of_core in ON_SAMPLES:
-            raise ParameterError(
-                f"out_of_core={params.out_of_core!r} does not go with objective={self.name!r}, whose gradients need "
-                "whole queries, not samples of rows; use out_of_core='exact'"
-            )

@@ -69,9 +69,9 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
     """Refuse parameters that contradict each other or the objective, by ParameterErrors; `train`, estimators and `plan`
     ask the same."""
     check_loss_parameters(params, objective)
+    check_whole_queries(params, objective)
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
-    check_sampling_unit(params)
     check_score_function(params, objective)
     check_linear_leaves(params, objective)
     if params.base_score is not None:
@@ -163,9 +163,16 @@ def lacks_most_values(info: DatasetInfo) -> bool:
     return 2 * info.n_entries < info.n_rows * info.cuts.n_features
 
 
-def check_sampling_unit(params: TrainParams) -> None:
-    """Refuse draws of queries where trees grow on samples of rows."""
-    if params.sampling_unit == "group" and params.out_of_core in ON_SAMPLES:
+def check_whole_queries(params: TrainParams, objective: Objective) -> None:
+    """Refuse losses of queries, and draws of these, where trees grow on samples of rows."""
+    if params.out_of_core not in ON_SAMPLES:
+        return
+    if objective.query_loss is not None:
+        raise ParameterError(
+            f"out_of_core={params.out_of_core!r} does not go with objective={objective.name!r}, whose gradients need "
+            "whole queries, not samples of rows; use out_of_core='exact'"
+        )
+    if params.sampling_unit == "group":
         raise ParameterError(
             f"sampling_unit='group' does not go with out_of_core={params.out_of_core!r}, whose trees grow on samples "
             "of rows; use out_of_core='exact', or sampling_unit='object', which draws rows"

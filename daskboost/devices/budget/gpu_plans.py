@@ -115,7 +115,7 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
         return _told(size, _streaming(size, free_bytes, size.resident), limited)
-    found = _resident_plan(size, free_bytes)
+    found = FASTEST[size.rows](size.streaming(_stream_bytes(size, free_bytes)), free_bytes)
     if found.fits is False and any(rows.chunks for rows in (size.train, *size.evals)):
         streaming = _streaming_plan(size, free_bytes)
         found = streaming if streaming.fits else min(found, streaming, key=lambda plan: plan.total_bytes)
@@ -162,11 +162,8 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
     return limit, True
 
 
-def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """Return the plan of a fit all of whose chunks become resident."""
-    size = size.streaming(_stream_bytes(size, free_bytes))
-    if size.on_sample:
-        return _least(size, free_bytes)
+def fastest_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """Return the plan of trees that are grown on all rows, with what makes them fast as far as there is room."""
     alone = replace(size, trees_together=1)
     n_trees, turned, ordered, plans = most_together(size), root_copy_bytes(size), ordered_bytes(size), []
     for own in dict.fromkeys((ordered, 0)):
@@ -391,6 +388,8 @@ LEAST: Mapping[RowSource, Callable[[FitSize, int | None], Plan]] = {
     "all": exact_plan, "certified": certified_plan, "drawn": sampled_plan,
 }  # fmt: skip
 """The plan without all that only makes a fit faster, by the rows that its trees grow on."""
+FASTEST: Mapping[RowSource, Callable[[FitSize, int | None], Plan]] = {**LEAST, "all": fastest_plan}
+"""The fastest plan that has room, of a fit all of whose chunks become resident."""
 
 
 def sample_set(size: FitSize) -> SetSize:
