@@ -16,11 +16,12 @@ from daskboost.data.chunks.chunk_stream import StreamedChunks
 from daskboost.data.chunks.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkHandle
+from daskboost.devices.budget.set_size import kept_first
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.protocols import Device, StreamingDevice, View
 from daskboost.dtypes import Int32
-from daskboost.engine.row_groups import RowGroup, places_on_disk, row_groups, streamed_places
+from daskboost.engine.row_groups import RowGroup, row_groups
 
 Views = Callable[[], Iterator[tuple[int, View]]]
 """Gives a fresh iterator over the index and view of each group of chunks; called once per pass."""
@@ -39,6 +40,22 @@ class ViewRoom:
     """Most packed bytes of streamed chunks that come to a GPU together."""
     copies_columns: bool = True
     """Whether such copies pay: trees grow over these rows."""
+
+
+def places_on_disk(shard: Shard) -> frozenset[int]:
+    """Return the places of the chunks that a CPU reads in every pass."""
+    return frozenset(
+        place for place, entry in enumerate(shard.entries) if shard.store.residency(entry.handle) == "disk"
+    )
+
+
+def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
+    """Places of the chunks that stream to a GPU: those in RAM or on disk but for the first `n_resident` by the order
+    of `kept_first`; none where that is None."""
+    tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
+    chunks = [(place, tier == "disk") for place, tier in enumerate(tiers) if tier != "device"]
+    kept = len(chunks) if n_resident is None else n_resident
+    return frozenset(place for place, _ in sorted(chunks, key=lambda chunk: kept_first(*chunk))[kept:])
 
 
 class ChunkViews(ABC):

@@ -16,7 +16,7 @@ import numpy as np
 
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.input.row_columns import ChunkRows, joined
-from daskboost.devices.budget.set_size import kept_first, stream_groups
+from daskboost.devices.budget.set_size import stream_groups
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.dtypes import Float32
 from daskboost.exact_sum import ExactSum
@@ -73,46 +73,26 @@ class RowGroup:
             yield slice(begin, end), first_row
 
 
-def places_on_disk(shard: Shard) -> frozenset[int]:
-    """Return the places of the chunks that a CPU reads in every pass."""
-    return frozenset(
-        place for place, entry in enumerate(shard.entries) if shard.store.residency(entry.handle) == "disk"
-    )
-
-
-def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
-    """Places of the chunks that stream to a GPU: those in RAM or on disk but for the first `n_resident` by the order
-    of `kept_first`; none where that is None."""
-    tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
-    chunks = [(place, tier == "disk") for place, tier in enumerate(tiers) if tier != "device"]
-    kept = len(chunks) if n_resident is None else n_resident
-    return frozenset(place for place, _ in sorted(chunks, key=lambda chunk: kept_first(*chunk))[kept:])
-
-
-def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int] | None = None,
-               stream_bytes: int = 0) -> list[RowGroup]:  # fmt: skip
+def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int], stream_bytes: int = 0
+               ) -> list[RowGroup]:  # fmt: skip
     """Divide a shard's chunks into groups, in order, of at most `most_rows` unless a chunk alone has more; at most
-    `room_bytes` of bins are to be copied. Those at the places `streamed`, by default those on disk, are in groups of
-    their own, of up to `stream_bytes` (see `stream_groups`)."""
-    places = sorted(places_on_disk(shard) if streamed is None else streamed)
+    `room_bytes` of bins are to be copied. Those at the places `streamed` are in groups of their own, of up to
+    `stream_bytes` (see `stream_groups`)."""
+    places = sorted(streamed)
     sizes = [shard.entries[place].handle.nbytes for place in places]
-    together = stream_groups(places, sizes, stream_bytes)
-    first = {places[number]: places[group.start] for group in together for number in group}
-    groups: list[list[int]] = []
+    groups = [range(places[own.start], places[own.stop - 1] + 1) for own in stream_groups(places, sizes, stream_bytes)]
+    runs: list[range] = []
     rows = copied = 0
-    for index, entry in enumerate(shard.entries):
-        resident = index not in first
-        fits = resident and rows + entry.n_rows <= most_rows and copied + entry.handle.nbytes <= room_bytes
-        if groups and fits and rows:
-            groups[-1].append(index)
-            copied += entry.handle.nbytes
-        elif first.get(index, index) < index:
-            groups[-1].append(index)
+    for place in sorted(set(range(len(shard.entries))) - streamed):
+        n_rows, n_bytes = shard.entries[place].n_rows, shard.entries[place].handle.nbytes
+        follows = bool(runs) and runs[-1].stop == place
+        if follows and rows + n_rows <= most_rows and copied + n_bytes <= room_bytes:
+            runs[-1] = range(runs[-1].start, place + 1)
+            rows, copied = rows + n_rows, copied + n_bytes
         else:
-            groups.append([index])
-            rows = 0
-        rows = rows + entry.n_rows if resident else 0
-    return [_group(shard, range(members[0], members[-1] + 1)) for members in groups]
+            runs.append(range(place, place + 1))
+            rows = n_rows
+    return [_group(shard, entries) for entries in sorted([*groups, *runs], key=lambda own: own.start)]
 
 
 def _group(shard: Shard, entries: range) -> RowGroup:

@@ -13,8 +13,8 @@ from daskboost.devices.budget.gpu_plans import POOL_SHARE, gpu_plan, pool_bytes
 from daskboost.devices.budget.plan import FitSize, Plan
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
+from daskboost.engine.chunk_views import places_on_disk
 from daskboost.engine.fit_size import EnginePlace, engine_size, shard_size
-from daskboost.engine.row_groups import places_on_disk
 from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.local.in_process import LocalShards, SharedViews, fit_here
 from daskboost.local.lockstep import Lockstep

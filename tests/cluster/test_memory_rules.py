@@ -18,6 +18,7 @@ from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.engine import setup
+from daskboost.engine.chunk_views import places_on_disk
 from daskboost.engine.row_groups import row_groups
 from daskboost.engine.setup import EngineSetup
 
@@ -55,11 +56,11 @@ def test_small_neighbours_in_memory_are_joined_and_no_others(tmp_path: Path) -> 
             batches.append((first_row, RowBatch(DenseRows(np.ones((size, 1), np.float32)), RowColumns(label))))
             first_row += size + 3  # rows of other shards lie between
         shard = build_shard(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, store)
-        groups = row_groups(shard, GROUP_ROWS, 2**20)
+        groups = row_groups(shard, GROUP_ROWS, 2**20, frozenset())
         assert [list(group.entries) for group in groups] == [[0, 1], [2], [3, 4, 5]]
         assert groups[0].label.tolist() == [0.0] * 10 + [1.0] * 20
         assert [(rows.start, rows.stop, first) for rows, first in groups[0].parts()] == [(0, 10, 0), (10, 30, 13)]
-        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 0))
+        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 0, frozenset()))
     with ChunkStore(tmp_path, 0) as disk:
         shard = build_shard(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, disk)
-        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 2**20))
+        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 2**20, places_on_disk(shard)))

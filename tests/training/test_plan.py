@@ -131,8 +131,8 @@ def test_chunks_on_disk_are_kept_as_those_in_ram(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("tiers", ["rrrddd", "dddrrr", "rdrdrd", "ddd", "rrr"])
 def test_engines_keep_the_chunks_that_plans_say(tiers: str, tmp_path: Any) -> None:
+    from daskboost.engine.chunk_views import streamed_places
     from daskboost.engine.fit_size import shard_size
-    from daskboost.engine.row_groups import streamed_places
 
     data = make_data(n_rows=100 * len(tiers))
     with QuantizedDataset.from_dask(

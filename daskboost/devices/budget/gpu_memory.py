@@ -465,12 +465,9 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     """Return the bytes of what views take while they are made, beside what they keep. The training rows' is free again
     before their column-major copy is made, or memory is taken for those of them that stream."""
     rows = size.train
-    own = upload_bytes(rows, size.n_slots)
-    if rows.streamed_rows:
-        own -= ring_bytes(size) + rows.planes_bytes(size.n_slots)
-    if has_columns:
-        own -= 0 if rows.streamed_rows else columns_bytes(size)
-        own = max(own, mixing_bytes(size) - columns_bytes(size))
+    own = upload_bytes(rows, size.n_slots) - ring_bytes([rows]) - rows.planes_bytes(size.n_slots)
+    if has_columns:  # of rows that all stay
+        own = max(own - columns_bytes(size), mixing_bytes(size) - columns_bytes(size))
         n = copied_entries(size)
         sorting = SORTING_BYTES * n
         if searches_entries(size):

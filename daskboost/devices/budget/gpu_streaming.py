@@ -76,16 +76,16 @@ def streaming_parts(size: FitSize) -> dict[str, Any]:
     """Parts of a plan."""
     sets = (size.train, *size.evals)
     return {
-        "ring_bytes": ring_bytes(size),
+        "ring_bytes": ring_bytes(sets),
         "planes_bytes": sum(rows.planes_bytes(size.n_slots) for rows in sets),
         "stream_bytes": size.train.group_bytes,
         "host_pinned_bytes": host_pinned_bytes(sets),
     }
 
 
-def ring_bytes(size: FitSize) -> int:
+def ring_bytes(sets: Sequence[SetSize]) -> int:
     """Return the bytes of `Ring`, which all sets that stream take in turn."""
-    return N_BUFFERS * max((group.n_bytes for rows in (size.train, *size.evals) for group in rows.groups), default=0)
+    return N_BUFFERS * max((group.n_bytes for rows in sets for group in rows.groups), default=0)
 
 
 def loading_bytes(rows: SetSize, n_slots: int) -> int:
