@@ -467,7 +467,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     rows = size.train
     own = upload_bytes(rows, size.n_slots) - ring_bytes([rows]) - rows.planes_bytes(size.n_slots)
     if has_columns:  # of rows that all stay
-        own = max(own - columns_bytes(size), mixing_bytes(size) - columns_bytes(size))
+        own = max(own, mixing_bytes(size)) - columns_bytes(size)
         n = copied_entries(size)
         sorting = SORTING_BYTES * n
         if searches_entries(size):
