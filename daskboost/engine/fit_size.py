@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
+from daskboost.data.chunks.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
 from daskboost.devices.budget.plan import (
@@ -61,8 +61,7 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
         chunk_size(shard.layout, entry.n_rows, entry.handle.nbytes, place, on_disk=tier == "disk")
         for place, (tier, entry) in enumerate(zip(tiers, shard.entries, strict=True)) if tier != "device"
     ]  # fmt: skip
-    on_device = [entry.handle for tier, entry in zip(tiers, shard.entries, strict=True) if tier == "device"]
-    return _with_device_rows(replace(found, chunks=as_kept(chunks)), [shard.store.get(handle) for handle in on_device])
+    return _with_device_rows(replace(found, chunks=as_kept(chunks)), shard.store.of_gpus(shard.handles))
 
 
 def as_kept(chunks: Sequence[ChunkSize]) -> tuple[ChunkSize, ...]:
@@ -86,9 +85,9 @@ def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, r
     return as_kept(made)
 
 
-def _with_device_rows(size: SetSize, chunks: Sequence[Chunk]) -> SetSize:
+def _with_device_rows(size: SetSize, chunks: Sequence[DeviceChunk]) -> SetSize:
     """With what is known of chunks that lie on the device."""
-    parts = joined_runs([chunk for chunk in chunks if isinstance(chunk, DeviceChunk)])
+    parts = joined_runs(chunks)
     rows = [sum(chunk.n_rows for chunk in part) for part in parts]
     is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
     return replace(

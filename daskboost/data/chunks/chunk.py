@@ -7,7 +7,9 @@ randomness may depend. What else rows have travels beside it, as `ChunkRows`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from daskboost.data.chunks.packing import (
 from daskboost.data.cuts.cut_points import Cuts, rises_within
 from daskboost.dtypes import SYMBOL_WORD, Int32, Int64, UInt8, UInt16, UInt32
 
+TierName = Literal["device", "ram", "disk"]
 CUT_ROWS = 64
 """Chunks are cut at multiples of so many rows, where dense ones begin with a word whatever their bits."""
 
@@ -43,6 +46,13 @@ class QuantizedChunk(ABC):
     n_rows: int
     layout: Layout
     words: UInt32
+    tiers: ClassVar[Sequence[TierName]] = ("ram", "disk")
+    """Where it may lie."""
+
+    @property
+    def place(self) -> tuple[object, int, int]:
+        """The array that its bins are part of, and where they begin and end there: all of an array of its own."""
+        return self.words, 0, len(self.words)
 
     @classmethod
     def of(cls, layout: Layout, first_row: int, n_rows: int, *arrays: UInt32) -> QuantizedChunk:
@@ -67,10 +77,6 @@ class QuantizedChunk(ABC):
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """Itself, see `DeviceChunk`."""
         return self
-
-    def follows(self, other: object) -> bool:
-        """Whether the bins lie right behind another chunk's, see `DeviceChunk`."""
-        return False
 
     def moved_to(self, memory: UInt8) -> QuantizedChunk:
         """The same chunk, its arrays one behind the other in `memory`, `nbytes` long."""

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk, TierName
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
@@ -48,6 +48,12 @@ class DeviceChunk(ABC):
     whole: Any
     begin: int
     end: int
+    tiers: ClassVar[Sequence[TierName]] = ("device",)
+
+    @property
+    def place(self) -> tuple[object, int, int]:
+        """See `QuantizedChunk`."""
+        return self.whole, self.begin, self.end
 
     @property
     @abstractmethod
@@ -81,10 +87,6 @@ class DeviceChunk(ABC):
     def with_others_on(self, runtime: Runtime, others: Sequence[Self], slots: Int64) -> list[Self]:
         """Return copies of this chunk and others of its kind on a GPU, in one array there. What is on its way beside
         that is one chunk's, or a block of its rows. `slots` : histogram slots of each feature."""
-
-    def follows(self, other: object) -> bool:
-        """Whether the bins lie right behind another chunk's."""
-        return isinstance(other, DeviceChunk) and self.whole is other.whole and self.begin == other.end
 
     def is_whole_with(self, n_rows: int) -> bool:
         """Whether the chunk and those that follow it, `n_rows` in all, are all of a view's symbols."""
@@ -220,11 +222,14 @@ Chunk = QuantizedChunk | DeviceChunk
 def joined_runs(chunks: Iterable[ChunkT]) -> list[list[ChunkT]]:
     """Chunks in order, those together that follow one another within one array."""
     runs: list[list[ChunkT]] = []
+    last: tuple[object, int] = None, 0
     for chunk in chunks:
-        if runs and chunk.follows(runs[-1][-1]):
+        whole, begin, end = chunk.place
+        if whole is last[0] and begin == last[1]:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
+        last = whole, end
     return runs
 
 

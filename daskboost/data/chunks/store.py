@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from daskboost.data.chunks.chunk import QuantizedChunk
+from daskboost.data.chunks.chunk import QuantizedChunk, TierName
 from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
-from daskboost.data.chunks.tiers import DiskTier, RamTier, RamUse, Tier, TierName
+from daskboost.data.chunks.tiers import DiskTier, RamTier, RamUse, Tier
 from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
@@ -69,7 +70,7 @@ class ChunkStore:
         self._ram = RamTier(ram_budget_bytes, ram_use or RamUse())
         self._disk = None if directory is None else DiskTier(Path(directory))
         self._device = RamTier(None, name="device")
-        self._tiers: list[Tier] = [self._ram] if self._disk is None else [self._ram, self._disk]
+        self._tiers: list[Tier] = [each for each in (self._device, self._ram, self._disk) if each is not None]
         self._homes: dict[int, tuple[Tier, int]] = {}
         """Tier of each chunk, and bytes that it takes of the tier's room."""
         self._next_key = 0
@@ -93,7 +94,7 @@ class ChunkStore:
 
     def put(self, chunk: Chunk) -> ChunkHandle:
         """Keep a chunk."""
-        key, tier = self._reserve(chunk.nbytes, [self._device] if isinstance(chunk, DeviceChunk) else self._tiers)
+        key, tier = self._reserve(chunk.nbytes, chunk.tiers)
         handle = ChunkHandle(key, chunk.first_row, chunk.n_rows, chunk.nbytes)
         try:
             tier.put(key, chunk)
@@ -187,8 +188,7 @@ class ChunkStore:
 
     def of_gpus(self, handles: Sequence[ChunkHandle]) -> list[DeviceChunk]:
         """Return those of some chunks that lie on a GPU."""
-        found = [self.get(handle) for handle in handles if self._home(handle) is self._device]
-        return [chunk for chunk in found if isinstance(chunk, DeviceChunk)]
+        return [cast(DeviceChunk, self.get(handle)) for handle in handles if self._home(handle) is self._device]
 
     def residency(self, handle: ChunkHandle) -> TierName:
         """The tier that holds the chunk."""
@@ -209,15 +209,15 @@ class ChunkStore:
                 tier.release(taken_bytes)
             self._homes.clear()
             self._pinned.clear()
-        for tier in (self._device, *self._tiers):
+        for tier in self._tiers:
             tier.close()
 
-    def _reserve(self, n_bytes: int, tiers: Sequence[Tier]) -> tuple[int, Tier]:
+    def _reserve(self, n_bytes: int, tiers: Sequence[TierName]) -> tuple[int, Tier]:
         with self._lock:
             if self._closed:
                 raise StorageError("the chunk store is closed")
-            for tier in tiers:
-                if tier.reserve(n_bytes):
+            for tier in self._tiers:
+                if tier.name in tiers and tier.reserve(n_bytes):
                     self._next_key += 1
                     return self._next_key, tier
         raise StorageError(

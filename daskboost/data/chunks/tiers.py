@@ -20,9 +20,8 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from daskboost.data.chunks.chunk import QuantizedChunk
+from daskboost.data.chunks.chunk import QuantizedChunk, TierName
 from daskboost.data.chunks.device_chunk import Chunk
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.saved.array_file import ArrayFile, bytes_of, write_file
@@ -184,9 +183,6 @@ def _remove(directory: Path, lock: int, owner: int) -> None:
             shutil.rmtree(directory, ignore_errors=True)
         finally:  # what Ctrl-C left of it the next one to spill there removes, as long as nobody holds it
             os.close(lock)
-
-
-TierName = Literal["device", "ram", "disk"]
 
 
 class RamUse:
