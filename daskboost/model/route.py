@@ -13,14 +13,14 @@ import numpy.typing as npt
 from daskboost.data.input.align import columns_named
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
 from daskboost.data.input.convert import margin_values
-from daskboost.data.input.device_read import csr_matrix, dense_matrix
+from daskboost.data.input.device_read import dense_matrix, device_values
 from daskboost.data.input.frontend import choose_features, open_input
 from daskboost.data.input.kinds import DEVICE_KINDS, arrayed, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
 from daskboost.data.input.row_columns import COLUMNS, RowBatch, checked_margin
 from daskboost.data.input.source import make_source, missing_value
 from daskboost.data.input.uploaded_rows import UploadedRows, naming
-from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
+from daskboost.devices.gpu.predict import DenseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, is_device_array, runtime_of
@@ -85,17 +85,9 @@ def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
     encoder = spec.schema.encoder
     if encoder is not None:
         return DenseValues(to_device(runtime, encoder.derive(x, spec, {})), np.nan)
-    if device_kind(x) != "cupy_sparse":
-        values, _ = dense_matrix(x, spec.columns)
-        spec.check_features(values.shape[1])
-        return DenseValues(values, spec.missing)
-    matrix, _ = csr_matrix(x, spec.columns)
-    spec.check_features(matrix.shape[1])
-    values = as_float32(runtime, matrix.data)
-    return SparseValues(
-        matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), values, int(matrix.shape[1]),
-        spec.missing,
-    )  # fmt: skip
+    values, _ = device_values(x, spec.columns, spec.missing)
+    spec.check_features(values.n_features)
+    return values
 
 
 def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:

@@ -18,7 +18,7 @@ from daskboost import Booster, DaskBoostClassifier, DaskBoostRegressor, Quantize
 from daskboost.data.chunks import build
 from daskboost.data.chunks.device_chunk import joined_runs
 from daskboost.data.input import blocks
-from daskboost.data.input.device_read import dense_rows
+from daskboost.data.input.device_read import device_rows
 from daskboost.devices.gpu.quantize import sketch as gpu_sketch
 from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.errors import DeviceError
@@ -160,10 +160,10 @@ def test_rows_that_are_lent_are_looked_at_once(
     looks: list[Any] = []
 
     def watched(*args: Any) -> Any:
-        looks.append(dense_rows(*args))
+        looks.append(device_rows(*args))
         return looks[-1]
 
-    monkeypatch.setattr("daskboost.data.input.read.dense_rows", watched)
+    monkeypatch.setattr("daskboost.data.input.read.device_rows", watched)
     y, weight = (place.array(column) if kind != "dask" else column for column in (data.y, data.weight))
     with quantized(given, y, weight, chunk_rows=999) as there, quantized(data.X, data.y, data.weight) as host:
         assert len(looks) == n_reads

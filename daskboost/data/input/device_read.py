@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.kinds import canonical_csr, check_parts
-from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
+from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
+from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert, summarize_labels
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
@@ -27,7 +27,6 @@ from daskboost.exact_sum import ExactSum
 
 if TYPE_CHECKING:
     import cudf
-    from cupyx.scipy.sparse import spmatrix
 
 Columns = tuple[Hashable, ...] | None
 
@@ -58,12 +57,23 @@ def host_block(block: Any) -> Any:
     return block if kind is None else block.get()
 
 
-def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:
-    """Features of a CuPy array or a cuDF frame, and which of them have values at or beyond float32's largest.
+def device_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceRows, Bool]:
+    """Features as rows to be quantized, and which of them have values at or beyond float32's largest; parameters and
+    errors as of `device_values`."""
+    with device_memory():
+        values, runtime = device_values(x, columns, missing)
+    with on_device(runtime):
+        rows, beyond = inspected(runtime, values)
+    is_lent = device_kind(x) == "cupy" and columns is None and rows.values is values.values
+    return rows.lent() if is_lent else rows, beyond
+
+
+def device_values(x: Any, columns: Columns, missing: float) -> tuple[Values, Runtime]:
+    """Features where they lie, dense ones of any type of number, and the GPU that this is.
 
     Parameters
     ----------
-    x : 2-D CuPy array, or cuDF DataFrame
+    x : 2-D CuPy array, matrix of `cupyx.scipy.sparse`, or cuDF DataFrame
     columns : tuple or None
         Column names of a frame, column positions of an array; None for all.
     missing : float
@@ -73,27 +83,38 @@ def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRow
     ------
     DataTypeError
         When a column's actual type is not a number, whatever the metadata said.
+    DataError
+        For a sparse matrix whose parts are none of its shape.
     """
-    with device_memory():
+    if device_kind(x) != "cupy_sparse":
         matrix, runtime = dense_matrix(x, columns)
-    with on_device(runtime):
-        values = as_float32(runtime, matrix)
-        rows, beyond = inspected(runtime, values, missing)
-    is_lent = device_kind(x) == "cupy" and columns is None and values is matrix
-    return replace(rows, is_lent=is_lent), beyond
+        return DenseValues(matrix, missing), runtime
+    runtime = runtime_of(x.tocsr())
+    with active(runtime):
+        x = canonical_csr(x, columns)
+        indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+        check_parts(x.shape, indptr, indices, len(values))
+        n_entries = int(indptr[-1])
+        return SparseValues(
+            indptr.astype(np.int64), indices[:n_entries].astype(np.int32, copy=False),
+            as_float32(runtime, values[:n_entries]), int(x.shape[1]), missing,
+        ), runtime  # fmt: skip
 
 
-def inspected(runtime: Runtime, values: DeviceArray, missing: float) -> tuple[DeviceDenseRows, Bool]:
-    """A matrix of float32 on the device as rows; the rest as of `dense_rows`."""
-    missing = float(np.float32(missing))
-    n_missing, beyond = Matrix(values, missing).inspect(runtime)
-    return DeviceDenseRows(runtime, values, missing, n_missing), beyond
+def inspected(runtime: Runtime, values: Values) -> tuple[DeviceRows, Bool]:
+    """Values on the device as rows; the rest as of `device_rows`."""
+    missing = float(np.float32(values.missing))
+    if isinstance(values, DenseValues):
+        matrix = as_float32(runtime, values.values)
+        n_missing, beyond = Matrix(matrix, missing).inspect(runtime)
+        return DeviceDenseRows(runtime, matrix, missing, n_missing), beyond
+    return _sparse_rows(runtime, values, missing)
 
 
 def dense_matrix(x: Any, columns: Columns) -> tuple[DeviceArray, Runtime]:
     """Features of a CuPy array, of any type of number, or those of a cuDF frame in float32; and the GPU they lie on.
 
-    Parameters and errors as of `dense_rows`.
+    Parameters and errors as of `device_values`.
     """
     if device_kind(x) == "cudf":
         runtime = runtime_of(x)
@@ -132,42 +153,19 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
     return as_device_array(series.fillna(series.dtype.type(0)).values), nulls.view(np.uint8)
 
 
-def sparse_rows(x: spmatrix, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
-    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest;
-    DataTypeError for entries that are not numbers."""
-    with device_memory():
-        x, runtime = csr_matrix(x, columns)
-    with on_device(runtime):
-        indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
-        check_parts(x.shape, indptr, indices, len(values))
-        return sparse_arrays(runtime, indptr, indices, values, int(x.shape[1]), missing)
-
-
-def csr_matrix(x: spmatrix, columns: Columns) -> tuple[spmatrix, Runtime]:
-    """Features of a matrix as canonical CSR, of any type of number, and the GPU they lie on; errors as of
-    `sparse_rows`."""
-    runtime = runtime_of(x.tocsr())
-    with active(runtime):
-        return canonical_csr(x, columns), runtime
-
-
-def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, values: DeviceArray, n_features: int,
-                  missing: float) -> tuple[DeviceSparseRows, Bool]:  # fmt: skip
-    """Arrays of canonical CSR on the device, values of any type of number, as rows; the rest as of `sparse_rows`."""
-    xp = runtime.xp
-    indptr = indptr.astype(np.int64)
-    n_entries = int(indptr[-1])
-    values, indices = as_float32(runtime, values[:n_entries]), indices[:n_entries].astype(np.int32, copy=False)
-    entries = Matrix(values[:, None], float(np.float32(missing)))
+def _sparse_rows(runtime: Runtime, found: SparseValues, missing: float) -> tuple[DeviceSparseRows, Bool]:
+    """Entries of canonical CSR as rows, without those that stand for missing."""
+    xp, indptr, indices, values = runtime.xp, found.indptr, found.indices, found.values
+    entries = Matrix(values[:, None], missing)
     n_absent, beyond = entries.inspect(runtime)
     if n_absent[0]:
         present = entries.present(runtime)[:, 0]
-        kept = xp.zeros(n_entries + 1, np.int64)
+        kept = xp.zeros(len(values) + 1, np.int64)
         kept[1:] = xp.cumsum(present, dtype=np.int64)
         places = true_places(runtime, xp.ascontiguousarray(present))
         values, indices, indptr = values[places], indices[places], kept[indptr]
-    rows = DeviceSparseRows(runtime, indptr, indices, values, n_features)
-    columns_beyond = np.zeros(n_features, np.bool_)
+    rows = DeviceSparseRows(runtime, indptr, indices, values, found.n_features)
+    columns_beyond = np.zeros(found.n_features, np.bool_)
     if beyond[0]:
         host = to_host(values)
         columns_beyond[to_host(indices)[np.abs(host) >= np.finfo(np.float32).max]] = True

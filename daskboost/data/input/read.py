@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from daskboost.data.input.classes import ClassWeights
 from daskboost.data.input.convert import column_of, dense_values
-from daskboost.data.input.device_read import Columns, dense_rows, sparse_rows
+from daskboost.data.input.device_read import Columns, device_rows
 from daskboost.data.input.kinds import canonical_csr, is_sparse
 from daskboost.data.input.queries import kind_of_ids
 from daskboost.data.input.row_batch import (
     AnyFeatures,
     DenseRows,
     DeviceColumn,
-    DeviceRows,
     Features,
     FeatureSchema,
     SparseRows,
@@ -36,7 +35,7 @@ from daskboost.data.input.row_columns import (
 )
 from daskboost.data.input.schema import listed
 from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_for_gpu
-from daskboost.devices.gpu.runtime.user_arrays import device_kind
+from daskboost.devices.gpu.runtime.user_arrays import is_device_array
 from daskboost.dtypes import Float32, read_only
 from daskboost.errors import DataError
 
@@ -171,11 +170,8 @@ class ReadSpec:
         return x if COLUMNS[name].several else column_of(x, self.inside[name][0])
 
     def _features(self, x: Any, where: str) -> AnyFeatures:
-        kind = device_kind(x)
-        if kind is not None:
-            read = sparse_rows if kind == "cupy_sparse" else dense_rows
-            features: DeviceRows
-            features, beyond = read(x, self.columns, self.missing)
+        if is_device_array(x):
+            features, beyond = device_rows(x, self.columns, self.missing)
             if beyond.any():
                 self.refuse_infinite(np.flatnonzero(beyond))
             return features

@@ -356,6 +356,10 @@ class DeviceDenseRows:
     def n_features(self) -> int:
         return int(self.values.shape[1])
 
+    def lent(self) -> DeviceDenseRows:
+        """Return the same as rows that stay from one read to the next."""
+        return replace(self, is_lent=True)
+
     def part(self, start: int, stop: int) -> DeviceDenseRows:
         """Return the rows `start..stop`, as views."""
         return replace(self, values=self.values[start:stop])
@@ -411,6 +415,9 @@ class DeviceSparseRows:
     @property
     def n_rows(self) -> int:
         return len(self.indptr) - 1
+
+    def lent(self) -> DeviceSparseRows:
+        return self
 
     def part(self, start: int, stop: int) -> DeviceSparseRows:
         first, last = (int(self.indptr[at]) for at in (start, stop))

@@ -23,16 +23,16 @@ import numpy.typing as npt
 from daskboost.data.cuts.cell_counts import CHANGED
 from daskboost.data.input.blocks import n_rows_of, row_slice
 from daskboost.data.input.convert import part_of_frame, raw_values
-from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
+from daskboost.data.input.device_read import inspected, on_device
 from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
-from daskboost.data.input.row_batch import DeviceDenseRows, DeviceRows, Features
+from daskboost.data.input.row_batch import DeviceRows, Features
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import TYPES
 from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.gpu.runtime.transfers import Uploader
-from daskboost.dtypes import Bool, Int64
+from daskboost.dtypes import Int64
 from daskboost.errors import DataError, DeviceError, MissingDependencyError, format_bytes
 from daskboost.params import split_device
 
@@ -211,10 +211,10 @@ class UploadedRows:
         """Return all rows on the GPU, to stay there as if they had been given so; raises as `blocks`."""
         with naming(self.where), on_device(self.runtime):
             with Uploader(self.runtime, threads) as uploader:
-                rows, beyond = _inspected(self.runtime, self._upload(uploader, self.block))
+                rows, beyond = inspected(self.runtime, self._upload(uploader, self.block))
             if beyond.any():
                 self.spec.refuse_infinite(np.flatnonzero(beyond))
-        return replace(rows, is_lent=True) if isinstance(rows, DeviceDenseRows) else rows
+        return rows.lent()
 
     def missing_values(self, threads: int = 1) -> Int64:
         """Return how many rows lack each feature; int64, shape (features,)."""
@@ -241,7 +241,7 @@ class UploadedRows:
                     values = next(uploads, None)
                     if values is None:
                         break
-                    rows, too_large = _inspected(runtime, values)
+                    rows, too_large = inspected(runtime, values)
                     beyond |= too_large
                     del values
                 n_rows = rows.n_rows
@@ -345,15 +345,6 @@ class UploadedRows:
             uploader.columns(batch, out[start:stop])
             start = stop
         return out
-
-
-def _inspected(runtime: Runtime, values: Values) -> tuple[DeviceRows, Bool]:
-    """Rows of values on the device, and which features have values at or beyond float32's largest."""
-    if isinstance(values, DenseValues):
-        return inspected(runtime, values.values, values.missing)
-    return sparse_arrays(
-        runtime, values.indptr, values.indices, values.values, values.n_features, values.missing
-    )
 
 
 def _regrouped(batches: Iterator[Any], stops: Iterator[int], names: tuple[Any, ...]) -> Iterator[list[Any]]:
