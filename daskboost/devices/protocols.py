@@ -17,10 +17,11 @@ from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.devices.gpu.rows.gradients import GradientPair
+from daskboost.devices.gpu.rows.gradients import GradientPair, Source
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.runtime.collective import Collective
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.gpu.runtime.ring import PackedChunks
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss, KernelLoss
@@ -114,6 +115,10 @@ class RowGradients(Protocol):
 
     def gradients(self, index: int) -> tuple[Array, Array]:
         """Return a chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
+
+    def recorded(self, runtime: Runtime) -> tuple[Source, Callable[[], None]]:
+        """Return what rounds that a GPU records take the gradients of the only chunk from, and what has them there
+        before each round: nothing where kernels compute them within it."""
 
 
 class Frontier(Protocol):

@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
-from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
+from daskboost.devices.gpu.rows.gradients import ALL
 from daskboost.devices.gpu.rows.leaf_order import compile_ahead, put_in_leaf_order
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.rounds import CountedRounds
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime.collective import ALONE, Collective, Sharing
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, overwrite, to_device
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import Around, TreeGrower, TreeInputs, TreeTables
@@ -33,7 +33,6 @@ from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import Float32, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import Gradients, PairKeys
-from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.engine.waiting_rounds import FinishedRound, KeptRound, WaitingRounds
 from daskboost.engine.watching import Watch
@@ -130,7 +129,7 @@ class DeviceGrower:
             kernels.runtime, spec.learning_rates, spec.first_iteration, key_states(params.random_state)
         )
         keys = PairKeys(pair_keys(spec), self._rounds.ended)
-        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, over, keys)
+        self._source, self._fill = over.gradients.recorded(kernels.runtime, keys, over.sharing.rows)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
         self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
@@ -399,19 +398,6 @@ class DeviceGrower:
 
 def _nothing() -> None:
     """Launch nothing."""
-
-
-def _gradient_source(runtime: Runtime, setup: EngineSetup, over: GrownOver, keys: PairKeys
-                     ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
-    """Return what a recorded round takes its gradients from, and what has them there before each round: nothing where
-    kernels compute them within it."""
-    gradients = over.gradients
-    source = gradients.source
-    if isinstance(source, LossRows):
-        return source.sources[0], lambda: None
-    multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
-    stored = StoredChunk(runtime, *source.gradients(0), multipliers)
-    return gradients.recorded(stored, keys, over.sharing.rows)
 
 
 class WatchedMetrics:

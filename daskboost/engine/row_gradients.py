@@ -18,6 +18,7 @@ from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.queries import QueryChunk, QueryKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
 from daskboost.devices.gpu.runtime.collective import Collective
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.devices.losses import AnyQueryLoss, EngineLoss, GivenPairs, OwnLoss, QueryLoss, is_positive, ones_of
 from daskboost.devices.protocols import Device, QueryFilling, RowGradients
 from daskboost.devices.row_order import Following
@@ -171,6 +172,10 @@ class ExpressionGradients:
         self.compute(index)
         return self.gradients(index)
 
+    def recorded(self, runtime: Runtime) -> tuple[Source, Callable[[], None]]:
+        stored = StoredChunk(runtime, *self.gradients(0), self._rows.multipliers(0, self._setup, runtime.xp))
+        return stored, partial(self.compute, 0)
+
     def _by_ranges(self, index: int, work: Callable[[int, int, int], T]) -> list[T]:
         """Do `work(index, begin, end)` on ranges of a chunk's rows; memory for its gradients is there."""
         return self._device.each_range(len(self.gradients(index)[0]), partial(work, index))
@@ -225,14 +230,13 @@ class Gradients:
         )  # fmt: skip
         self.source = self._expressions if kernels is None else kernels
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+    def recorded(self, runtime: Runtime, keys: PairKeys, joined: Collective
                  ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
-        """Return what rounds that are recorded take the gradients of a chunk of all rows from, and what has them in
-        `stored` before each round.
+        """Return what `RowGradients.recorded` does.
 
         `keys` : those of the pairs that ranking losses draw; `joined` : the GPUs of engines that have other rows.
         """
-        return stored, partial(self.source.compute, 0)
+        return self.source.recorded(runtime)
 
     def start_round(self, message: StartRound) -> GradientRange:
         """Compute what the trees of a round are searched on, of all rows; its range."""
@@ -430,9 +434,10 @@ class QueryGradients(Gradients):
         every[:, :n][:, sent] = device.put(found)
         g[:], h[:] = every[0, :n], every[1, :n]
 
-    def recorded(self, stored: StoredChunk, keys: PairKeys, joined: Collective
+    def recorded(self, runtime: Runtime, keys: PairKeys, joined: Collective
                  ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
         """See `Gradients.recorded`; they are computed within a round, or before it by a user's function; collective."""
+        stored, _ = self.source.recorded(runtime)
         (margin,), queries, moved = self.rows.train.margins, self._queries, None
         if isinstance(self._loss, OwnLoss):
             return stored, partial(self._fill, np.uint64(0), flat(margin), *map(flat, stored.stored()))

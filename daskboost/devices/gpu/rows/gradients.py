@@ -6,7 +6,7 @@ round; `DeviceRounding` says in which order. `losses.py` has what gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -437,6 +437,10 @@ class LossRows:
     def gradients(self, index: int) -> tuple[DeviceArray, DeviceArray]:
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
         return self.sources[index].stored()
+
+    def recorded(self, runtime: Runtime) -> tuple[Source, Callable[[], None]]:
+        """Return the only chunk's gradients, which kernels compute within a round, and what does nothing before it."""
+        return self.sources[0], lambda: None
 
 
 def _find_largest(runtime: Runtime, values: DeviceArray, tops: DeviceArray) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from daskboost.devices.cpu.queries import PairRule, Queries, pair_rule
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
-from daskboost.devices.gpu.rows.gradients import Columns, StoredChunk
+from daskboost.devices.gpu.rows.gradients import Columns, Source
 from daskboost.devices.gpu.rows.moved_rows import MovedRows
 from daskboost.devices.gpu.rows.positions import PositionKernels
 from daskboost.devices.gpu.rows.query_lists import ListKernels
@@ -210,7 +210,7 @@ class QueryChunk:
     Parameters
     ----------
     kernels : QueryKernels, ListKernels or PairKernels
-    stored : StoredChunk
+    stored : Source
         Where they are stored; those of rows of no query stay as they are.
     margin : float32, shape (rows,)
     moved : MovedRows, optional
@@ -219,7 +219,7 @@ class QueryChunk:
         Enqueues what follows from the gradients for those of the next round; collective.
     """
 
-    def __init__(self, kernels: QueryKernels | ListKernels | PairKernels, stored: StoredChunk, margin: DeviceArray,
+    def __init__(self, kernels: QueryKernels | ListKernels | PairKernels, stored: Source, margin: DeviceArray,
                  moved: MovedRows | None, learn: Callable[[], None]) -> None:  # fmt: skip
         self._stored, self._margin, self._learn = stored, margin, learn
         self._fill = kernels.fill_next if moved is None else partial(moved.fill, kernels.fill_next)
