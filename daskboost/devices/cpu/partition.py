@@ -117,19 +117,10 @@ def in_set(right_bins: UInt32, i: int | np.uint64, symbol: int | np.int32) -> bo
 
 
 @njit(nogil=True)
-def _carry(pairs: Pairs, spare: Pairs, i: int | np.uint64, place: int | np.uint64, right: int | np.uint64) -> None:
-    """Bring a row's pair where the row goes on either side; those of several outputs stay in the order of rows."""
-    if pairs.ndim == 1:
-        pair = pairs[i]
-        pairs[place] = pair  # never ahead of i, so nothing unread is overwritten
-        spare[right] = pair
-
-
-@njit(nogil=True)
-def _carry_both(
+def _carry(
     pairs: Pairs, i: int | np.uint64, lefts: Pairs, left: np.uint64, rights: Pairs, right: np.uint64
 ) -> None:  # fmt: skip
-    """Copy a row's pair to both of its places, as `_carry` does."""
+    """Copy a row's pair where the row goes on either side; those of several outputs stay in the order of rows."""
     if pairs.ndim == 1:
         lefts[left] = rights[right] = pairs[i]
 
@@ -194,7 +185,7 @@ def split_dense(
             if by_set and symbol != missing:
                 left = np.uint64(not in_set(splits.right_bins, s, symbol))
             order[place] = spare_order[right] = row
-            _carry(pairs, spare_pairs, i, place, right)
+            _carry(pairs, i, pairs, place, spare_pairs, right)  # never ahead of i, so nothing unread is lost
             place += left
             right += np.uint64(1) - left
         if low < high:
@@ -228,7 +219,7 @@ def split_sparse(
             if split_bin == BY_SET and symbol >= 0:
                 left = np.uint64(not in_set(splits.right_bins, s, symbol))
             order[place] = spare_order[right] = row
-            _carry(pairs, spare_pairs, i, place, right)
+            _carry(pairs, i, pairs, place, spare_pairs, right)  # never ahead of i, so nothing unread is lost
             place += left
             right += np.uint64(1) - left
         if low < high:
@@ -318,7 +309,7 @@ def divide(
             _ask_for(bins, np.uint64(order[i + np.uint64(AHEAD)]), split.feature)
         row = order[i]
         is_left = np.uint64(goes_left(bins, np.uint64(row), split))
-        _carry_both(pairs, i, left_pairs, left, right_pairs, right - one)  # before another may be written over i
+        _carry(pairs, i, left_pairs, left, right_pairs, right - one)  # before another may be written over i
         left_order[left] = right_order[right - one] = row  # the place that is wrong is written again
         left += is_left
         right -= one - is_left
