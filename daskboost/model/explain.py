@@ -79,7 +79,7 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
 
     Returns
     -------
-    float32 array, shape (rows, columns + 1), or (rows, outputs, columns + 1) for several outputs
+    float32 array, shape (rows, outputs, columns + 1)
         Of the columns that users give: those of the features that are made of one add up. The last is the bias. The sum
         over the last axis is the margin, up to rounding.
 
@@ -104,7 +104,7 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     values[:, :, -1] += start.astype(np.float64)
     if booster.schema.encoder is not None:
         values = np.concatenate([booster.schema.by_column(values[:, :, :-1]), values[:, :, -1:]], axis=2)
-    return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
+    return values.astype(np.float32)
 
 
 def _library(booster: Booster) -> Callable[[Booster, Features], Float64]:
@@ -125,15 +125,14 @@ def _library(booster: Booster) -> Callable[[Booster, Features], Float64]:
 
 
 def _of_numbers(booster: Booster) -> Booster:
-    """The same model with a tree for each value of leaves of vectors, of which XGBoost has no contributions."""
-    if not booster.has_vectors:
-        return booster
-    k = booster.n_outputs
+    """The same model with a tree for each value of a leaf, as XGBoost has no contributions of leaves of vectors."""
+    trees = [replace(tree, value=value) for tree in booster.trees for value in tree.values.T]
+    width = len(trees) // max(len(booster.trees), 1)
     return replace(
         booster,
-        trees=tuple(replace(tree, value=tree.value[:, output]) for tree in booster.trees for output in range(k)),
-        tree_outputs=tuple(range(k)) * len(booster.trees),
-        iteration_indptr=tuple(pointer * k for pointer in booster.iteration_indptr),
+        trees=tuple(trees),
+        tree_outputs=tuple(first + k for first in booster.tree_outputs for k in range(width)),
+        iteration_indptr=tuple(pointer * width for pointer in booster.iteration_indptr),
     )
 
 

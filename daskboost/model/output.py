@@ -149,7 +149,8 @@ class PredictRequest:
         if self.output == "contributions":
             from daskboost.model.explain import contributions
 
-            return contributions(self.booster, features, start, self.trees)
+            found = contributions(self.booster, features, start, self.trees)
+            return found.reshape(len(found), *self.empty().shape[1:])
         if self.booster.has_models:
             from daskboost.model.predict_models import add_modelled_margins
 
