@@ -14,6 +14,7 @@ from daskboost.data.input.labels import computed, label_stats
 from daskboost.data.input.row_batch import host_column
 from daskboost.data.input.row_columns import COLUMNS
 from daskboost.data.input.source import Source
+from daskboost.dtypes import flat
 from daskboost.engine.placed_pairs import placed_pairs
 from daskboost.engine.query_rows import QueryRows
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -47,7 +48,7 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
     """
     kind = kind_of(X)
     if kind == "numpy":
-        X = _numbers(X)
+        X = _real_array(X)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if kind in NAMED_KINDS or len(shape) != 2:
         return X
@@ -60,12 +61,13 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
             f"X has {shape[1]} features, but {owner} is expecting {n_expected} features as input. Pass the columns of "
             "the training data, in its order."
         )
-    return X
+    return _numbers(X) if kind == "numpy" else X
 
 
 def labels_of(y: object) -> object:
     """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
-    if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
+    vector = flat(y) if isinstance(y, np.ndarray) else y
+    if vector is not y:
         from sklearn.exceptions import DataConversionWarning
 
         warnings.warn(
@@ -74,20 +76,21 @@ def labels_of(y: object) -> object:
             DataConversionWarning,
             stacklevel=4,
         )
-        return y.ravel()
-    return y
+    return vector
 
 
-def _numbers(X: object) -> npt.NDArray[Any]:
+def _real_array(X: object) -> npt.NDArray[Any]:
     array = as_array(X)
     if array.dtype.kind == "c":
         raise DataTypeError(
             f"X is of type {array.dtype}. Complex data not supported: pass real and imaginary parts as two features."
         )
-    if array.dtype.kind != "O" or array.ndim != 2:
-        return array
+    return array
+
+
+def _numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     try:
-        return array.astype(np.float64)
+        return array.astype(np.float64) if array.dtype.kind == "O" else array
     except (TypeError, ValueError) as error:
         message = f"X is an array of objects that are not all numbers: {error}. Encode them as numbers."
         raise DataTypeError(message) from error
