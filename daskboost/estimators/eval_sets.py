@@ -66,8 +66,8 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
 
 def labels_of(y: object) -> object:
     """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
-    vector = flat(y) if isinstance(y, np.ndarray) else y
-    if vector is not y:
+    labels = flat(y) if isinstance(y, np.ndarray) else y
+    if labels is not y:
         from sklearn.exceptions import DataConversionWarning
 
         warnings.warn(
@@ -76,7 +76,7 @@ def labels_of(y: object) -> object:
             DataConversionWarning,
             stacklevel=4,
         )
-    return vector
+    return labels
 
 
 def _real_array(X: object) -> npt.NDArray[Any]:

@@ -57,7 +57,7 @@ def host_block(block: Any) -> Any:
     return block if kind is None else block.get()
 
 
-def device_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceRows, Bool]:
+def device_rows(x: object, columns: Columns, missing: float) -> tuple[DeviceRows, Bool]:
     """Features as rows to be quantized, and which of them have values at or beyond float32's largest; parameters and
     errors as of `device_values`."""
     with device_memory():

@@ -34,7 +34,7 @@ from daskboost.data.input.row_columns import (
     RowColumns,
 )
 from daskboost.data.input.schema import listed
-from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_for_gpu
+from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_of_host
 from daskboost.devices.gpu.runtime.user_arrays import is_device_array
 from daskboost.dtypes import Float32, read_only
 from daskboost.errors import DataError
@@ -175,7 +175,7 @@ class ReadSpec:
             if beyond.any():
                 self.refuse_infinite(np.flatnonzero(beyond))
             return features
-        return rows_for_gpu(self, x, where) or self.host_features(x)
+        return rows_of_host(self, x, where)
 
     def host_features(self, x: Table | spmatrix | RowGroup) -> Features:
         """Features of a block in the host's memory, converted and checked there; raises as `read`."""

@@ -71,12 +71,12 @@ class BlockLimit:
     """Bytes of what is made of a row beside what is made of its values."""
 
 
-def gpu_of_uploads(device: str) -> Runtime | None:
+def gpu_of_uploads(device: str | None) -> Runtime | None:
     """The GPU that rows of the host's memory are to be quantized on, None where it is the CPU.
 
     MissingDependencyError or DeviceError where a GPU was asked for by name and cannot be used.
     """
-    kind, number = split_device(device)
+    kind, number = split_device(device or "cpu")
     if kind == "cpu":
         return None
     from daskboost.devices.gpu.runtime.cuda import get_runtime
@@ -90,23 +90,23 @@ def gpu_of_uploads(device: str) -> Runtime | None:
         return None
 
 
-def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> UploadedRows | None:
-    """Rows of the host's memory for the GPU that quantizes them, or for whoever reads them later; None where the CPU
+def rows_of_host(spec: ReadSpec, block: Any, where: str) -> UploadedRows | Features:
+    """Rows of the host's memory for the GPU that quantizes them, or for whoever reads them later; read where the CPU
     does at once, as "auto" may choose."""
-    if spec.is_late:
-        return UploadedRows(spec, block, where)
-    if spec.device is None or gpu_of_uploads(spec.device) is None:
-        return None
     rows = UploadedRows(spec, block, where)
-    if split_device(spec.device)[0] != "auto" or rows.has_room:
+    if spec.is_late:
+        return rows
+    if gpu_of_uploads(spec.device) is None:
+        return spec.host_features(block)
+    if spec.device != "auto" or rows.has_room:
         return rows
     say_no_room(rows.n_features, rows.least_bytes)
-    return None
+    return spec.host_features(block)
 
 
 def takes_whole(spec: ReadSpec, n_rows: int) -> bool:
     """Whether a GPU takes dense rows of the host's memory whole: where that leaves most of its memory free."""
-    runtime = None if spec.device is None else gpu_of_uploads(spec.device)
+    runtime = gpu_of_uploads(spec.device)
     if runtime is None or spec.device_memory_limit is not None:
         return False
     row_bytes = VALUE_BYTES * spec.schema.n_features + WHOLE_ROW_BYTES
@@ -167,7 +167,7 @@ class UploadedRows:
     @property
     def runtime(self) -> Runtime:
         """The GPU that takes them."""
-        found = gpu_of_uploads(self.spec.device or "cpu")
+        found = gpu_of_uploads(self.spec.device)
         assert found is not None, "rows on their way to a GPU came to a process without one"
         return found
 
