@@ -156,6 +156,11 @@ class FeatureGroups:
         return self.columns * self.symbol_bytes
 
     @property
+    def is_of_wide_bytes(self) -> bool:
+        """Whether groups are as wide as they come, of symbols of one byte."""
+        return (self.symbol_bytes, self.columns) == (1, MOST_COLUMNS)
+
+    @property
     def n_planes(self) -> int:
         return int(self.groups[-1, 0]) + 1
 
@@ -165,7 +170,7 @@ class FeatureGroups:
 
     def skewed(self, shared_bytes: int) -> tuple[int, int] | None:
         """Columns and bins of the kernel for rows in order; None where groups do not fit it, or are full."""
-        if self.symbol_bytes != 1 or self.columns != MOST_COLUMNS:
+        if not self.is_of_wide_bytes:
             return None
         return skewed_shape(int(self.groups[:, 2].max()), self.most_bins, shared_bytes)
 
@@ -199,7 +204,7 @@ def runs_of_width(slots: Int64, symbol_bytes: int, *, mixes: bool) -> list[tuple
 
     Where widths mix, features of few slots have symbols of one byte, whatever others need.
     """
-    if not mixes or symbol_bytes == 1:
+    if not mixes:
         return [(0, len(slots), symbol_bytes)]
     widths = np.where(slots > MOST_BYTE_SLOTS, symbol_bytes, 1)
     borders = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(slots)]

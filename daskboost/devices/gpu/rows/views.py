@@ -19,7 +19,6 @@ from daskboost.devices.gpu.rows.everywhere import BLOCK_BYTES, Everywhere
 from daskboost.devices.gpu.rows.feature_groups import (
     CELL_BYTES,
     IDLE_SYMBOLS,
-    MOST_COLUMNS,
     SKEWED_BIN_BYTES,
     FeatureGroups,
     Tiles,
@@ -295,7 +294,7 @@ class DenseView:
                 shape["TURNED"] = int(each.turned is not None)
                 symbols = symbols if each.turned is None else each.turned
                 shared_bytes = SKEWED_BIN_BYTES * skewed[1]
-            elif (host.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
+            elif host.is_of_wide_bytes and not small:
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
                     threads //= 2
