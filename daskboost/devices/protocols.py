@@ -209,8 +209,6 @@ class Device(Protocol):
     """For what stays on the host; closed by `close`."""
     group_rows: int
     """Rows up to which neighbouring chunks are worked on together."""
-    joins_for_free: bool
-    """Whether views copy chunks anyway, so that joining some takes no more memory."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
     compiles_trees: bool
@@ -256,6 +254,10 @@ class Device(Protocol):
 
     def column_room(self, most_bytes: int) -> int:
         """Bytes that column-major copies of bins may take."""
+
+    def join_room(self, column_bytes: int) -> float:
+        """Bytes of bins that may be copied to join chunks, where column-major copies may take so many: any where views
+        copy chunks anyway."""
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
         """The view of dense chunks, one after the other, `n_rows` in all."""

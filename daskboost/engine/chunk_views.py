@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -59,14 +58,14 @@ def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
 
 
 class ChunkViews(ABC):
-    """Views of a shard's chunks, group by group; chunks at the places `streamed` are read in every pass, and
-    `join_bytes` of bins may be copied to join chunks."""
+    """Views of a shard's chunks, group by group; chunks at the places `streamed` are read in every pass."""
 
-    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, streamed: frozenset[int],
-                 join_bytes: float) -> None:  # fmt: skip
+    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, streamed: frozenset[int]
+                 ) -> None:  # fmt: skip
         self._shard, self._device, self._layout, self._streamed = shard, device, layout, streamed
         self._kept: dict[int, View] = {}
         self._column_room = room.column_bytes if room.copies_columns else 0
+        join_bytes = device.join_room(room.column_bytes)
         self.groups: list[RowGroup] = row_groups(shard, device.group_rows, join_bytes, streamed, room.stream_bytes)
 
     @cached_property
@@ -114,7 +113,7 @@ class HostViews(ChunkViews):
     """Views on the CPU, which keeps chunks in RAM and reads those on disk in every pass."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom) -> None:
-        super().__init__(shard, device, layout, room, places_on_disk(shard), room.column_bytes)
+        super().__init__(shard, device, layout, room, places_on_disk(shard))
 
     def _views(self) -> Iterator[tuple[int, View]]:
         group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
@@ -142,7 +141,7 @@ class GpuViews(ChunkViews):
     """Stream of the chunks that do not stay, once a pass over them has begun."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, gpu: StreamingDevice) -> None:
-        super().__init__(shard, device, layout, room, streamed_places(shard, room.n_resident), math.inf)
+        super().__init__(shard, device, layout, room, streamed_places(shard, room.n_resident))
         self._gpu = gpu
 
     @property

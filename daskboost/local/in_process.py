@@ -77,9 +77,8 @@ class SharedViews:
         """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them; the room for column-major
         copies that the first fit has decides."""
         chunks = tuple(entry.handle.key for entry in shard.entries)
-        # Chunk joining on a GPU ignores free memory, because later fits share the views and may have less.
-        has_columns = room.column_bytes > 0 and not device.joins_for_free
-        key = (id(shard.store), chunks, device.name, layout.width, has_columns, room.n_resident, room.stream_bytes)
+        joins = device.join_room(room.column_bytes) > 0
+        key = (id(shard.store), chunks, device.name, layout.width, joins, room.n_resident, room.stream_bytes)
         room = replace(room, copies_columns=self.copies_columns)
         with self._lock:
             if key not in self._sources:

@@ -90,7 +90,7 @@ def _fit_sharing(numbers: Sequence[int], members: Sequence[Member], work: Sequen
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
         at_once = fitting
-    shares = [cores.count] * len(members) if gpus else shares_of(cores.count, len(members), turns)
+    shares = shares_of(cores.count, len(members), turns)
     results: list[T] = []
     try:
         for begin in range(0, len(members), at_once):

@@ -81,7 +81,6 @@ class CpuDevice:
     xp: ArrayModule = np
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""
-    joins_for_free = False
     gradient_rows = 8_192
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
@@ -110,6 +109,9 @@ class CpuDevice:
 
     def column_room(self, most_bytes: int) -> int:
         return most_bytes
+
+    def join_room(self, column_bytes: int) -> float:
+        return column_bytes
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> CpuView:
         found = list(parts)

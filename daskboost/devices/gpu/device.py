@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -206,7 +207,6 @@ class GpuDevice:
     group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     compiles_trees = False
-    joins_for_free = True
     metric_rows = SCORE_ROWS
     """A metric waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k."""
     gradient_rows = 2**24
@@ -245,6 +245,10 @@ class GpuDevice:
 
     def column_room(self, most_bytes: int) -> int:
         return self._plan.columns_bytes
+
+    def join_room(self, column_bytes: int) -> float:
+        """Chunk joining ignores free memory, because later fits share the views and may have less."""
+        return math.inf
 
     def dense_view(self, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView:
         turn_rows = copy_columns and self._plan.turned_bytes > 0
