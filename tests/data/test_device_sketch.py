@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -179,11 +180,12 @@ def test_columns_without_any_value(runtime: Runtime, weighted: bool, monkeypatch
 
 
 @pytest.mark.parametrize(("n_columns", "scratch", "free", "n_sorted"), [
-    (660, None, 1 << 30, 650), (660, 3_000_000, 1 << 30, 650), (660, 200_000, 1 << 30, 650),
-    (132, None, 1 << 30, 130), (132, None, 20_000, 0), (132, 10_000, 1 << 30, 0), (132, 600_000, 20_000, 0),
+    (660, sys.maxsize, 1 << 30, 650), (660, 3_000_000, 1 << 30, 650), (660, 200_000, 1 << 30, 650),
+    (132, sys.maxsize, 1 << 30, 130), (132, sys.maxsize, 20_000, 0), (132, 10_000, 1 << 30, 0),
+    (132, 600_000, 20_000, 0),
 ])  # fmt: skip
 def test_hundreds_of_thin_columns_are_sorted(
-    n_columns: int, scratch: int | None, free: int, n_sorted: int, runtime: Runtime, rng: np.random.Generator,
+    n_columns: int, scratch: int, free: int, n_sorted: int, runtime: Runtime, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Together, where there is room for that, beside columns that have more values than cells.

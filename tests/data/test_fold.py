@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -63,7 +64,7 @@ class Reads:
 
     def __call__(self, batches: Sequence[RowBatch], threads: int) -> PartitionReport:
         self.sizes.append(len(batches))
-        return summarize(batches, capacity=self._capacity, exponent=None, device_bytes=None, threads=threads)
+        return summarize(batches, capacity=self._capacity, exponent=None, device_bytes=sys.maxsize, threads=threads)
 
 
 def total(fold: Fold, some: Sequence[RowBatch]) -> dict[str, object]:
@@ -81,7 +82,7 @@ def test_blocks_on_a_gpu_wait_for_each_other(
 ) -> None:
     whole = summarize(
         [RowBatch(DenseRows(values), RowColumns(label=(values[:, 1] > 0).astype(np.float32)))], capacity=capacity,
-        exponent=None, device_bytes=None, threads=1,
+        exponent=None, device_bytes=sys.maxsize, threads=1,
     )  # fmt: skip
     here, there = Reads(capacity), Reads(capacity)
     assert total(Fold(here, threads), batches(None, values)) == told(whole)
@@ -96,7 +97,7 @@ def test_further_reads_wait_as_well(runtime: Runtime, values: Float32) -> None:
     assert report is not None
     refinement = report.sketched().cells().heavy(32)
     assert refinement is not None
-    again = partial(refine, refinement=refinement, exponent=None, device_bytes=None)
+    again = partial(refine, refinement=refinement, exponent=None, device_bytes=sys.maxsize)
     assert total(Fold(again, 1), batches(runtime, values)) == total(Fold(again, 1), batches(None, values))
 
 

@@ -269,7 +269,7 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     DataError
         Whatever the source refuses in its rows; no rows; no positive weight.
     """
-    on_device = source.spec.device_memory_limit
+    on_device = source.spec.device_room
     if reference is None:
         weights = total_weight(source, runner.apply)
         exponent = None if weights is None else weight_exponent(weights)
@@ -306,7 +306,7 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     )  # fmt: skip
 
 
-def summarize(batches: Sequence[RowBatch], *, capacity: int | None, exponent: int | None, device_bytes: int | None,
+def summarize(batches: Sequence[RowBatch], *, capacity: int | None, exponent: int | None, device_bytes: int,
               threads: int) -> PartitionReport:  # fmt: skip
     """The first read of partitions; without a capacity, no sketch."""
     (features, weight), *beside = ((batch.features, batch.columns.weight) for batch in batches)
@@ -323,7 +323,7 @@ def summarize(batches: Sequence[RowBatch], *, capacity: int | None, exponent: in
     return PartitionReport(PartitionSummary(stats, missing, columns), sketch)
 
 
-def refine(batches: Sequence[RowBatch], *, refinement: Refinement, exponent: int | None, device_bytes: int | None,
+def refine(batches: Sequence[RowBatch], *, refinement: Refinement, exponent: int | None, device_bytes: int,
            threads: int) -> PartitionReport:  # fmt: skip
     """A further read of partitions, where the first sketch was too coarse for the promised rank error."""
     (features, weight), *beside = ((batch.features, batch.columns.weight) for batch in batches)

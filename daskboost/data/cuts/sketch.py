@@ -63,8 +63,8 @@ class Counting:
     refinement: Refinement | None = None
     """Cells outside of which no keys are counted; None for all keys."""
     threads: int = 1
-    scratch_bytes: int | None = None
-    """Bytes of a GPU's memory that counting may use; None for what is free."""
+    scratch_bytes: int = sys.maxsize
+    """Bytes of a GPU's memory that counting may use, of what is free."""
 
 
 def count_on_device(rows: Sequence[tuple[DeviceRows, Any]], wanted: Counting) -> tuple[KeyTable, Int64]:
@@ -103,16 +103,14 @@ def count_on_device(rows: Sequence[tuple[DeviceRows, Any]], wanted: Counting) ->
     return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing
 
 
-def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, scratch_bytes: int | None) -> int:
+def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, scratch_bytes: int) -> int:
     """Return the bytes that a sort of thin columns may take; 0 where these are too few to pay, or have no room.
 
     `present` : entries of each, no more than its cells.
     """
     if not isinstance(source, Entries) or len(present) < MANY_THIN:
         return 0
-    room_bytes = runtime.free_bytes // FREE_SHARE
-    if scratch_bytes is not None:
-        room_bytes = min(room_bytes, scratch_bytes)
+    room_bytes = min(runtime.free_bytes // FREE_SHARE, scratch_bytes)
     return room_bytes if room_bytes >= least_bytes(len(source.values), present) else 0
 
 
@@ -230,7 +228,7 @@ def sketch_batch(
     capacity: int,
     weight_exponent: int | None = None,
     max_workers: int = 1,
-    device_bytes: int | None = None,
+    device_bytes: int = sys.maxsize,
     beside: Sequence[Weighted] = (),
 ) -> DataSketch:
     """Sketch one batch of rows.
@@ -270,7 +268,7 @@ def refine_batch(
     *,
     weight_exponent: int | None = None,
     max_workers: int = 1,
-    device_bytes: int | None = None,
+    device_bytes: int = sys.maxsize,
     beside: Sequence[Weighted] = (),
 ) -> DataSketch:
     """Sketch, of one batch of rows, only the values inside the heavy cells; other arguments as :func:`sketch_batch`.
@@ -288,9 +286,9 @@ def _sketch(batches: Sequence[Weighted], wanted: Counting, exponent: int | None)
     return DataSketch(*_count(rows, wanted), exponent)
 
 
-def _scratch_bytes(device_bytes: int | None) -> int | None:
+def _scratch_bytes(device_bytes: int) -> int:
     """What is not lost to CuPy's pool, which rounds up."""
-    return None if device_bytes is None else max(0, device_bytes) * 15 // 16
+    return max(0, device_bytes) * 15 // 16
 
 
 def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Int64:

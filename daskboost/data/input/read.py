@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -92,6 +93,11 @@ class ReadSpec:
     lends: bool = True
     is_late: bool = False
     threads: int = 1
+
+    @property
+    def device_room(self) -> int:
+        """Return `device_memory_limit`; more bytes than any GPU has, where there is none."""
+        return sys.maxsize if self.device_memory_limit is None else self.device_memory_limit
 
     @property
     def frame_columns(self) -> list[Hashable]:

@@ -174,8 +174,7 @@ class UploadedRows:
     @property
     def room_bytes(self) -> int:
         """Return the bytes of the device's memory."""
-        free, limit = self.runtime.free_bytes, self.spec.device_memory_limit
-        return max(0, free if limit is None else min(free, limit - self.held_bytes))
+        return max(0, min(self.runtime.free_bytes, self.spec.device_room - self.held_bytes))
 
     def beside(self, held_bytes: int) -> UploadedRows:
         """The same rows where something else takes so many bytes of what they may have."""

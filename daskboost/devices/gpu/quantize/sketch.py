@@ -10,6 +10,7 @@ Between levels, 33 numbers per series come to the host, which decides.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -118,7 +119,7 @@ def joined(first: Counted, second: Counted, in_first: Bool) -> Counted:
 
 
 def count_keys(runtime: Runtime, blocks: Sequence[Block], columns: Int64, capacities: Int64,
-               intervals: Intervals | None = None, scratch_bytes: int | None = None, threads: int = 1
+               intervals: Intervals | None = None, scratch_bytes: int = sys.maxsize, threads: int = 1
                ) -> Counted:  # fmt: skip
     """Count the keys of some columns in as fine cells as their capacities allow.
 
@@ -135,9 +136,8 @@ def count_keys(runtime: Runtime, blocks: Sequence[Block], columns: Int64, capaci
         That may copy cells to the host.
     """
     step = BATCH_SERIES if isinstance(blocks[0].values, Matrix) else BATCH_ENTRY_SERIES
-    if scratch_bytes is not None:
-        larger = max(1, int(capacities.max(initial=0)) >> 18)
-        step = max(1, min(step, scratch_bytes // (SERIES_BYTES * larger)))
+    larger = max(1, int(capacities.max(initial=0)) >> 18)
+    step = max(1, min(step, scratch_bytes // (SERIES_BYTES * larger)))
     batches = (  # one after the other: each has freed its bitmaps when the next begins
         _Batch(runtime, blocks, columns[at], capacities[at], None if intervals is None else intervals.of(at))
         for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
