@@ -16,7 +16,7 @@ from daskboost.devices.cpu.losses import GradientLoops
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.cpu.views import CsrParts, WalkArrays
 from daskboost.devices.gpu.rows.gradients import GradientPair, Source
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
@@ -262,8 +262,8 @@ class Device(Protocol):
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
         """The view of dense chunks, one after the other, `n_rows` in all."""
 
-    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> View:
-        """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
+    def sparse_view(self, parts: CsrParts, *, copy_columns: bool) -> View:
+        """The view of CSR rows, one part after the other; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> Rows:  # fmt: skip

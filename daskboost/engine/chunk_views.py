@@ -10,9 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import CsrChunk, DenseChunk
 from daskboost.data.chunks.chunk_stream import StreamedChunks
-from daskboost.data.chunks.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
+from daskboost.data.chunks.device_chunk import Chunk, joined_runs
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkHandle
 from daskboost.devices.budget.set_size import kept_first
@@ -106,7 +105,8 @@ class ChunkViews(ABC):
 
     def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
         copy_columns = keep and self._copies_columns(sum(chunk.n_rows for chunk in chunks))  # not for one pass
-        return view_of(self._device, chunks, lambda: self._bin_to_slot, copy_columns=copy_columns)
+        runs = joined_runs(chunks)
+        return self._shard.layout.view(self._device, runs, lambda: self._bin_to_slot, copy_columns=copy_columns)
 
 
 class HostViews(ChunkViews):
@@ -189,18 +189,3 @@ def chunk_views(shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom
     if device.streaming is not None:
         return GpuViews(shard, device, layout, room, device.streaming)
     return HostViews(shard, device, layout, room)
-
-
-def view_of(device: Device, chunks: Sequence[Chunk], slot_of_bin: Callable[[], Int32], *, copy_columns: bool) -> View:
-    """The view of chunks of one layout, one after the other; `slot_of_bin` returns the histogram slot of each global
-    bin."""
-    threads, n_rows = device.threads.count, sum(chunk.n_rows for chunk in chunks)
-    dense = [chunk for chunk in chunks if isinstance(chunk, DenseChunk | DenseDeviceChunk)]
-    if dense:
-        return device.dense_view(joined_symbols(dense, threads), n_rows, copy_columns=copy_columns)
-    rows = [chunk.slots(slot_of_bin(), threads) for chunk in chunks if isinstance(chunk, CsrChunk | CsrDeviceChunk)]
-    xp = device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
-    starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
-    indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
-    slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-    return device.sparse_view(xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns)

@@ -12,7 +12,8 @@ from reference import quantize as reference
 from strategies.device_rows import device_dense, device_sparse
 
 from daskboost.data.chunks import device_chunk
-from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, is_whole, joined_runs, joined_symbols
+from daskboost.data.chunks.chunk import DenseChunk
+from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, is_whole, joined_runs
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.chunks.quantizer import Quantizer, quantize_on_gpu
 from daskboost.data.cuts.cut_points import Cuts
@@ -86,12 +87,13 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
             np.testing.assert_array_equal(to_host(chunk.values), reference.symbols(part, cuts))
     dense = [chunk for chunk in chunks if isinstance(chunk, DenseDeviceChunk)]
     if dense:
-        (joined,) = joined_symbols(dense, 1)
+        ((first, *_),) = joined_runs(dense)
+        joined = first.symbols_of(700, 1)
         assert joined is dense[0].whole and isinstance(joined, DeviceSymbols)
         everything = to_host(joined.rows(0, 700))
         assert np.count_nonzero(everything) == np.count_nonzero(to_host(joined.flat))  # padding stays zero
-        parts = list(joined_symbols([dense[0], dense[2], dense[1].on_host()], 1))
-        assert [len(part) for part in parts] == [300, 100, 300]
+        mixed: list[DenseChunk | DenseDeviceChunk] = [dense[0], dense[2], dense[1].on_host()]
+        assert [own.n_rows for (own,) in joined_runs(mixed)] == [300, 100, 300]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -7,7 +7,7 @@ on the host: `on_host` gives the chunk that the same rows on the host would have
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Self, TypeVar
@@ -236,9 +236,3 @@ def joined_runs(chunks: Iterable[ChunkT]) -> list[list[ChunkT]]:
 def is_whole(run: Sequence[DeviceChunk]) -> bool:
     """Whether chunks that follow one another are dense and all of their array."""
     return run[0].is_whole_with(sum(chunk.n_rows for chunk in run))
-
-
-def joined_symbols(chunks: Iterable[DenseChunk | DenseDeviceChunk], threads: int) -> Iterator[Any]:
-    """Symbols of dense chunks, those on the device that follow one another together; see `symbols_of`."""
-    for run in joined_runs(chunks):
-        yield run[0].symbols_of(sum(chunk.n_rows for chunk in run), threads)

@@ -7,9 +7,9 @@ are unpacked on reading. A layout belongs to a data set, never to a partition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,19 @@ from daskboost.devices.gpu.rows.streamed import DenseChunks, SparseChunks
 from daskboost.dtypes import SYMBOL_WORD, Bool, Int32, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.views import CpuView
+    from daskboost.devices.gpu.rows.views import GpuView
+    from daskboost.devices.protocols import Device
+
 MAX_SYMBOLS = 1 << 16  # 65,535 bins and the symbol for missing
 GUARD_WORDS = 1  # behind the last symbol: readers may load two words for any symbol
 
 Encoding = Literal["auto", "dense", "csr"]
 Groups = Sequence[Sequence[tuple[int, int]]]
 """Rows and bytes of the chunks of groups."""
+Runs = Sequence[Sequence[Any]]
+"""Chunks of one layout, those together that follow one another within one array."""
 Packing = Literal["aligned", "tight", "common"]
 
 
@@ -106,6 +113,15 @@ class DenseLayout:
         most_rows = max(sum(n_rows for n_rows, _ in group) for group in groups)
         return DenseChunks(self.bits, self.row_stride_bytes, self.symbol_dtype, most_rows)
 
+    def view(self, device: Device, runs: Runs, slot_of_bin: Callable[[], Int32], *, copy_columns: bool
+             ) -> CpuView | GpuView:  # fmt: skip
+        """Return a device's view of chunks, one after the other; `slot_of_bin` returns the histogram slot of each
+        global bin."""
+        n_rows = [sum(chunk.n_rows for chunk in run) for run in runs]
+        parts = (run[0].symbols_of(n, device.threads.count) for run, n in zip(runs, n_rows, strict=True))
+        found: CpuView | GpuView = device.dense_view(parts, sum(n_rows), copy_columns=copy_columns)
+        return found
+
     def nbytes(self, n_rows: int, n_entries: int) -> int:
         """Bytes of `n_rows` rows; the number of present entries does not matter."""
         return n_rows * self.row_stride_bytes
@@ -165,6 +181,13 @@ class CsrLayout:
         most_rows = max(sum(n_rows for n_rows, _ in group) for group in groups)
         most_entries = max(sum(self.most_entries(*chunk) for chunk in group) for group in groups)
         return SparseChunks(self.bits, slot_of_bin, most_rows, most_entries)
+
+    def view(self, device: Device, runs: Runs, slot_of_bin: Callable[[], Int32], *, copy_columns: bool
+             ) -> CpuView | GpuView:  # fmt: skip
+        """Return a device's view of chunks, like `DenseLayout.view`."""
+        parts = [chunk.slots(slot_of_bin(), device.threads.count) for run in runs for chunk in run]
+        found: CpuView | GpuView = device.sparse_view(parts, copy_columns=copy_columns)
+        return found
 
     def nbytes(self, n_rows: int, n_entries: int) -> int:
         """Bytes of `n_rows` rows with `n_entries` present entries."""

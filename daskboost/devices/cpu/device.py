@@ -17,7 +17,15 @@ from daskboost.devices.cpu.query_lists import ListLoops
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
+from daskboost.devices.cpu.views import (
+    CpuView,
+    CsrParts,
+    DenseView,
+    SlotLayout,
+    SparseView,
+    WalkArrays,
+    joined_entries,
+)
 from daskboost.devices.cpu.yetirank import OrderLoops
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.collective import Collective
@@ -118,8 +126,8 @@ class CpuDevice:
         symbols: Any = found[0] if len(found) == 1 else np.concatenate(found)
         return DenseView(symbols, self._layout, self.threads if copy_columns else None)
 
-    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> CpuView:
-        return SparseView(indptr, slots, self._layout)
+    def sparse_view(self, parts: CsrParts, *, copy_columns: bool) -> CpuView:
+        return SparseView(*joined_entries(parts, np), self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, CpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> CpuRows:  # fmt: skip

@@ -5,7 +5,7 @@ Both kinds offer the same operations, so everything above this file is written o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -21,7 +21,7 @@ from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.leaf_models import NO_MODELS, LeafModels, PositionTable
 from daskboost.devices.row_order import Predicates, RowOrder, Stretch, no_sets, sets_of_all
-from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
+from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
@@ -264,21 +264,33 @@ class SparseView(_BinsView):
         return indptr, self.bins.slots[np.arange(indptr[-1]) + shift]
 
 
+CsrParts = Sequence[tuple[Array, Array]]
+"""Row pointers (int64) and histogram slots (int32) of parts of CSR rows, in the host's memory or a device's."""
+
+
+def joined_entries(parts: CsrParts, xp: ArrayModule) -> tuple[Array, Array]:
+    """Return parts as one, those of another memory than that of `xp` copied to it; the only one is taken as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(slots) for _, slots in parts)]).tolist()
+    pointers = [xp.asarray(own)[1:] + start for (own, _), start in zip(parts, starts, strict=False)]
+    indptr = xp.concatenate([xp.zeros(1, np.int64), *pointers])
+    return indptr, xp.concatenate([xp.asarray(slots) for _, slots in parts])
+
+
 def joined_view(taken: Iterable[TakenRows], n_rows: int, layout: SlotLayout, threads: Threads | None) -> CpuView:
     """The view of rows that were taken from some, `n_rows` in all; with `threads`, dense ones have a column-major
     copy."""
     symbols: Symbols | None = None
-    pointers, slots, end = [np.zeros(1, np.int64)], [], 0
+    entries, end = list[tuple[Array, Array]](), 0
     for part in taken:
         if isinstance(part, tuple):
-            pointers.append(part[0][1:] + end)
-            slots.append(part[1])
-            end += len(part[1])
+            entries.append(part)
             continue
         if symbols is None:
             symbols = np.empty((n_rows, part.shape[1]), part.dtype)
         symbols[end : end + len(part)] = part
         end += len(part)
     if symbols is None:
-        return SparseView(np.concatenate(pointers), np.concatenate(slots), layout)
+        return SparseView(*joined_entries(entries, np), layout)
     return DenseView(symbols, layout, threads)

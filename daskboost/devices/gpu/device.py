@@ -15,7 +15,7 @@ from daskboost.devices.budget.plan import Plan
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.cpu.views import CsrParts, SlotLayout, WalkArrays, joined_entries
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
 from daskboost.devices.gpu.rows.given_pairs import PairKernels
 from daskboost.devices.gpu.rows.gradients import (
@@ -256,9 +256,12 @@ class GpuDevice:
             self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows, mixes=self._plan.mixes_widths
         )
 
-    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
+    def sparse_view(self, parts: CsrParts, *, copy_columns: bool) -> SparseView:
         sort_entries = copy_columns and self._plan.by_entries
-        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
+        xp = np if all(isinstance(slots, np.ndarray) for _, slots in parts) else self.xp
+        return SparseView(
+            self._layout, *joined_entries(parts, xp), copy_columns=copy_columns, sort_entries=sort_entries
+        )
 
     def gradient_loops(self, loss: DeviceLoss) -> None:
         """None: losses that have kernels have `loss_rows`."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from daskboost.devices.cpu.views import CsrParts
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
 from daskboost.devices.gpu.runtime.launches import DeviceArray
@@ -68,7 +69,7 @@ class OpensViews(Protocol):
 
     def dense_view(self, parts: Iterable[DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView: ...
 
-    def sparse_view(self, indptr: DeviceArray, slots: DeviceArray, *, copy_columns: bool) -> SparseView: ...
+    def sparse_view(self, parts: CsrParts, *, copy_columns: bool) -> SparseView: ...
 
 
 class UnpackedDense:
@@ -165,7 +166,7 @@ class UnpackedSparse:
 
     def opened(self, device: OpensViews, *, copy_columns: bool) -> SparseView:
         """Return a view of these rows that stays."""
-        return device.sparse_view(*self._entries(), copy_columns=copy_columns)
+        return device.sparse_view([self._entries()], copy_columns=copy_columns)
 
 
 class ChunkStream:
