@@ -20,11 +20,9 @@ from daskboost.devices.budget.plan import (
 )
 from daskboost.devices.budget.set_size import ChunkSize, DenseSet, SetSize, kept_first
 from daskboost.devices.cpu.gradients import DIGITS
-from daskboost.devices.gpu.device import MOST_ROWS
+from daskboost.devices.gpu.device import MOST_ROWS, kernel_gradients
 from daskboost.devices.gpu.rows.feature_groups import mixed_row_bytes
-from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.gpu.trees.split_sets import SetTables
-from daskboost.devices.losses import LossKernel
 from daskboost.engine.query_rows import by_query
 from daskboost.fit.recipe import Recipe, evaluated_metrics
 from daskboost.fit.spec import FitSpec
@@ -237,11 +235,6 @@ def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:
     """`stored` : whether those of all outputs must be there for a round (see `Device.loss_rows`)."""
     if isinstance(objective, CustomObjective):
         return "uploaded"
-    loss = kernel_of(objective)
     if objective.query_loss is not None:
         return "stored"
-    if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
-        return "expressions"
-    if loss.kernel == LossKernel.SOFTMAX:
-        return "stored"
-    return "expressions" if stored else "computed"
+    return kernel_gradients(kernel_of(objective), objective.n_outputs, stored=stored)

@@ -168,7 +168,6 @@ def test_gradients_of_kernels_are_those_of_the_expressions(name: str, runtime: R
     assert loss is not None
     on_device = [runtime.xp.asarray(each) for each in (label, margin, weight)]
     source = loss_source(runtime, loss, *on_device, small_data=False)
-    assert source is not None
     losses = LossRows(runtime, [source], objective.n_outputs)
     losses.compute(0)
     device_layout, nothing = DeviceLayout(runtime, layout), RoomSize()

@@ -58,7 +58,6 @@ class DeviceRounds:
             weight = None if chunk.weight is None else xp.asarray(chunk.weight)
             own = xp.ones(n, np.float32) if small and weight is None else weight
             source = loss_source(runtime, loss, xp.asarray(chunk.label), margin, weight, small_data=small)
-            assert source is not None
             quantizer = Quantizer(runtime, chunk.pieces, n, own if small else None)
             self.rounds.append(RoundGradients(source, quantizer, self.rounding, below, by_weight=by_weight))
             pairs = xp.zeros(n, np.int64 if small else np.int32)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daskboost.devices.budget import set_size as stream_groups
-from daskboost.devices.budget.plan import Plan
+from daskboost.devices.budget.plan import GpuGradients, Plan
 from daskboost.devices.cpu.queries import Queries
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
@@ -22,7 +22,7 @@ from daskboost.devices.gpu.rows.gradients import (
     GradientPair,
     LossRows,
     Quantizer,
-    SoftmaxChunk,
+    has_softmax_kernel,
     largest,
     loss_source,
     project,
@@ -43,7 +43,7 @@ from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
-from daskboost.devices.losses import DeviceLoss, KernelLoss, ListLoss, PlacedPairs
+from daskboost.devices.losses import DeviceLoss, KernelLoss, ListLoss, LossKernel, PlacedPairs
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import format_bytes
@@ -201,6 +201,16 @@ def unplanned(free_bytes: int) -> Plan:
     )  # fmt: skip
 
 
+def kernel_gradients(loss: DeviceLoss | None, n_outputs: int, *, stored: bool) -> GpuGradients:
+    """How gradients of a loss are had where kernels compute them, or "expressions" where none does; `stored` : whether
+    those of all outputs must be there for a round."""
+    if loss is None:
+        return "expressions"
+    if loss.kernel == LossKernel.SOFTMAX:
+        return "stored" if has_softmax_kernel(n_outputs) else "expressions"
+    return "expressions" if stored else "computed"
+
+
 class GpuDevice:
     """Row loops on a GPU; decisions stay with the host's threads."""
 
@@ -328,17 +338,12 @@ class GpuDevice:
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[DeviceArray], margins: Sequence[DeviceArray],
                   weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool, stored: bool,
                   room_rows: int = 0) -> LossRows | None:  # fmt: skip
-        if loss is None:
+        if loss is None or kernel_gradients(loss, n_outputs, stored=stored) == "expressions":
             return None
-        sources = []
-        for label, margin, weight in zip(labels, margins, weights, strict=True):
-            source = loss_source(
-                self._runtime, loss, label, margin, weight, small_data=small_data, room_rows=room_rows
-            )
-            if source is None or (stored and not isinstance(source, SoftmaxChunk)):
-                return None
-            sources.append(source)
-        return LossRows(self._runtime, sources, n_outputs)
+        return LossRows(self._runtime, [
+            loss_source(self._runtime, loss, *own, small_data=small_data, room_rows=room_rows)
+            for own in zip(labels, margins, weights, strict=True)
+        ], n_outputs)  # fmt: skip
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -383,12 +383,10 @@ def _softmax_block(n_classes: int) -> tuple[int, int]:
 
 
 def loss_source(runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: DeviceArray,
-                weight: DeviceArray | None, *, small_data: bool, room_rows: int = 0) -> Source | None:  # fmt: skip
-    """The gradients of a chunk by the loss's kernel; None where it has too many outputs for one."""
+                weight: DeviceArray | None, *, small_data: bool, room_rows: int = 0) -> Source:  # fmt: skip
+    """The gradients of a chunk by the loss's kernel."""
     if loss.kernel != LossKernel.SOFTMAX:
         return LossChunk(runtime, loss, label, margin, weight, small_data=small_data)
-    if not has_softmax_kernel(margin.shape[1]):
-        return None
     return SoftmaxChunk(runtime, label, margin, weight, small_data=small_data, room_rows=room_rows)
 
 
