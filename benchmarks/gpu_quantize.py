@@ -33,7 +33,7 @@ from daskboost.data.input import read, row_columns
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]
 STEPS: Steps = {
-    "look at values": (read, "dense_rows"),
+    "look at values": (read, "device_rows"),
     "look at labels": (row_columns, "device_column"),
     "sketch": (device_sketch, "count_keys"),
     "quantize": (quantizer, "quantize_rows"),
