@@ -189,10 +189,9 @@ def _column_values(block: Any, name: str) -> Any:
     """Values of a pandas or Arrow column as a NumPy array; anything else as it is."""
     import pandas as pd
 
-    kind = kind_of(block, name)
-    if kind == "pandas" and block.ndim == 2 and block.shape[1] == 1:
-        block = block.iloc[:, 0]
-    if kind == "pyarrow":
+    if isinstance(block, pd.DataFrame):
+        block = block.squeeze("columns")
+    if kind_of(block, name) == "pyarrow":
         if _is_table(block):
             _require_one_column(block.shape, name)
             block = block.column(0)
