@@ -43,7 +43,10 @@ FakeCupyArray.__module__, FakeCupyArray.__name__ = "cupy._core.core", "ndarray"
 
 
 class FakeCupyMatrix(sp.csr_matrix):  # type: ignore[misc]
-    """Claims to be cupyx's."""
+    """Claims to be cupyx's, of arrays that lie on a GPU."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, fake(value) if name in ("data", "indices", "indptr") else value)
 
 
 FakeCupyMatrix.__module__ = "cupyx.scipy.sparse._csr"

@@ -92,11 +92,12 @@ def device_values(x: Any, columns: Columns, missing: float) -> tuple[Values, Run
     runtime = runtime_of(x.tocsr())
     with active(runtime):
         x = canonical_csr(x, columns)
-        check_parts(x.shape, x.indptr, x.indices, len(x.data))
-        n_entries = int(x.indptr[-1])
+        indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+        check_parts(x.shape, indptr, indices, len(values))
+        n_entries = int(indptr[-1])
         return SparseValues(
-            x.indptr.astype(np.int64), x.indices[:n_entries].astype(np.int32, copy=False),
-            as_float32(runtime, x.data[:n_entries]), int(x.shape[1]), missing,
+            indptr.astype(np.int64), indices[:n_entries].astype(np.int32, copy=False),
+            as_float32(runtime, values[:n_entries]), int(x.shape[1]), missing,
         ), runtime  # fmt: skip
 
 
