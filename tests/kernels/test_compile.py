@@ -1,7 +1,8 @@
 """Every kernel compiles for every architecture, within the budgets that its file declares.
 
-Each variant is compiled for `ALL_VARIANTS_ON` and for one of the other architectures, which take turns; `make kernels`
-compiles all for all, ten minutes' work of a core.
+Each variant is compiled for `ALL_VARIANTS_ON` and for one of the other architectures, which take turns. With
+`--each-value`, that one takes turns as well: each variant is compiled for one architecture, if its file has others.
+`make kernels` compiles all for all, ten minutes' work of a core.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections import Counter
 
 import pytest
+from kernels.emulation import EACH_VALUE
 from kernels.nvrtc import Compiled, CompileError, compile_for
 
 from daskboost.devices.gpu.runtime.kernel_source import (
@@ -42,34 +44,36 @@ both, so that one of a file is compiled to see it, where that is compiled for th
 TURNS = [sm for sm in ARCHITECTURES if sm != ALL_VARIANTS_ON and sm not in ALIKE]
 
 
-def compiled_on(source: KernelFile, sm: int) -> list[Variant]:
+def compiled_on(source: KernelFile, sm: int, each_value: bool = False) -> list[Variant]:
     """Return the variants to compile for an architecture: those whose turn it is, which comes after another for each
-    file."""
+    file. `each_value` : compile each variant of a file that has several for one architecture alone."""
     variants = [variant for variant in source.variants if sm >= variant.least_sm]
     if sm in ALIKE:
-        return compiled_on(source, ALIKE[sm])[:1]
-    if sm == ALL_VARIANTS_ON or os.environ.get(EVERY_VARIANT):
+        return compiled_on(source, ALIKE[sm], each_value)[:1]
+    takes_turns = each_value and len(source.variants) > 1
+    if os.environ.get(EVERY_VARIANT) or (sm == ALL_VARIANTS_ON and not takes_turns):
         return variants
-    turn = TURNS.index(sm) + kernel_names().index(source.name)
+    turns = [*TURNS, ALL_VARIANTS_ON] if takes_turns else TURNS
+    turn = turns.index(sm) + kernel_names().index(source.name)
     return [
         variant for place, variant in enumerate(source.variants, turn)
-        if variant in variants and place % len(TURNS) == 0
+        if variant in variants and place % len(turns) == 0
     ]  # fmt: skip
 
 
 class Built:
     """A kernel file's variants, compiled for each architecture once for all tests of the file."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, each_value: bool) -> None:
         self.source = kernel_file(name)
+        self._each_value = each_value
         self._found: dict[int, dict[Variant, Compiled]] = {}
 
     def on(self, sm: int) -> dict[Variant, Compiled]:
         """Compile the variants that are looked at on an architecture."""
         if sm not in self._found:
-            self._found[sm] = {
-                variant: compile_for(self.source, variant, sm) for variant in compiled_on(self.source, sm)
-            }
+            variants = compiled_on(self.source, sm, self._each_value)
+            self._found[sm] = {variant: compile_for(self.source, variant, sm) for variant in variants}
         return self._found[sm]
 
     def ptx(self) -> dict[str, str]:
@@ -82,7 +86,7 @@ class Built:
 
 @pytest.fixture(scope="module", params=kernel_names())
 def built(request: pytest.FixtureRequest) -> Built:
-    return Built(request.param)
+    return Built(request.param, request.config.getoption(EACH_VALUE))
 
 
 @pytest.mark.late
@@ -101,13 +105,20 @@ def test_compiles_within_its_budgets(built: Built) -> None:
 
 
 def test_each_architecture_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the dearest file each variant is compiled twice at least, but for those of the newest architectures."""
+    """Of the dearest file each variant is compiled twice at least, but for those of the newest architectures; with
+    `--each-value` once, of files of one variant twice, and every variant of every file."""
     monkeypatch.delenv(EVERY_VARIANT, raising=False)
     source = kernel_file("histogram")
     times = Counter(variant for sm in ARCHITECTURES for variant in compiled_on(source, sm))
     assert set(times) == set(source.variants)
     assert all(compiled_on(source, sm) for sm in ARCHITECTURES)
     assert 2 * len(source.variants) * 5 // 6 <= times.total() <= 2.2 * len(source.variants)
+    for each in map(kernel_file, kernel_names()):
+        of_turns = {sm: compiled_on(each, sm, True) for sm in ARCHITECTURES if sm not in ALIKE}
+        found = Counter(variant for variants in of_turns.values() for variant in variants)
+        assert set(found) == set(each.variants), each.name
+        assert set(found.values()) == {1 if len(each.variants) > 1 else 2}, each.name
+        assert sum(map(bool, of_turns.values())) >= min(len(each.variants), len(of_turns), 2), each.name
     monkeypatch.setenv(EVERY_VARIANT, "1")
     assert len(compiled_on(source, LEAST_SM)) == sum(variant.least_sm <= LEAST_SM for variant in source.variants)
 
