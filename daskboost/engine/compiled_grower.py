@@ -279,4 +279,4 @@ def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
     layout = engine.setup.layout  # without rows, any kind of bins will do
     common = views[0].common if views else layout.dense_bins(np.empty(0, np.uint8), len(layout.n_bins), 1)
     all_ranges = np.array(ranges, np.int64).reshape(-1, 4)
-    return Chunks(common, places, layout.n_bins, begins, all_ranges, nothing, nothing)
+    return Chunks(places, layout.n_bins, common.offsets, begins, all_ranges, nothing, nothing, common)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+from numba.core.errors import TypingError
 
 from daskboost.devices.cpu.by_reference import by_reference, change
 from daskboost.devices.cpu.compilers import addresses_of
-from daskboost.devices.cpu.team import TEAM_WORDS, part, start
+from daskboost.devices.cpu.team import TEAM_WORDS, part, part_without, start
 
 
 class Inner(NamedTuple):
@@ -72,3 +74,49 @@ def test_members_that_change_are_read_as_they_are_then() -> None:
     change(state, inner=other, out=np.zeros(7))
     start(np.zeros(TEAM_WORDS, np.int64), 1, address, state)
     assert state.out.tolist() == [8, 1, 2, 7, 1, 2.5, 15]
+
+
+class Rows(NamedTuple):
+    """What comes last is of several types."""
+
+    n: Any
+    last: Any
+
+
+class Table(NamedTuple):
+    """Members that a part may not read, within a record and beside it."""
+
+    rows: Rows
+    out: Any
+    other: Any
+
+
+@part_without("rows.last", "other")
+def _double(state: Table, thread: int) -> None:
+    state.out[0] = 2 * state.rows.n[0]
+
+
+@part_without("rows.last")
+def _read_last(state: Table, thread: int) -> None:
+    state.out[0] = state.rows.last[0]
+
+
+def test_a_part_is_compiled_once_for_all_types_of_what_it_does_not_read() -> None:
+    lasts: list[Any] = [np.zeros(2, np.uint8), np.zeros((2, 3)), Pair(np.zeros(2), True)]
+    states = [
+        by_reference(Table(by_reference(Rows(np.full(1, n), last)), np.zeros(1, np.int64), last))
+        for n, last in enumerate(lasts)
+    ]
+    addresses = {addresses_of([_double], state, 1)[0] for state in states}
+    assert len(addresses) == len(_double.overloads) == 1
+    for n, state in enumerate(states):
+        start(np.zeros(TEAM_WORDS, np.int64), 1, *addresses, state)
+        assert state.out.tolist() == [2 * n]
+    others = by_reference(Table(by_reference(Rows(np.full(1, 1.0), 0)), np.zeros(1, np.int64), 0))
+    assert addresses.isdisjoint(addresses_of([_double], others, 1))
+
+
+def test_what_a_part_says_that_it_does_not_read_it_cannot_read() -> None:
+    state = by_reference(Table(by_reference(Rows(np.zeros(1, np.int64), np.zeros(1))), np.zeros(1), 0))
+    with pytest.raises(TypingError, match="last"):
+        addresses_of([_read_last], state, 1)

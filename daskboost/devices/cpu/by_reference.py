@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import count
 from struct import Struct
 from typing import Any, TypeVar, cast
@@ -117,9 +118,23 @@ def by_reference(of: T) -> T:
     return cast(T, Record(cast(tuple[object, ...], of)))
 
 
-def kind_of(record: Record) -> Reference:
-    """Return the type of references to a record."""
-    return record._kind
+def kind_of(record: Record, unread: tuple[str, ...] = ()) -> Reference:
+    """Return the type of references to a record, as it is for code that reads none of some attributes.
+
+    `unread` : these attributes, those of a record within it as "record.attribute". They should come last in their
+    tuples: then what is read lies at the same place whatever they are, and the type is the same.
+    """
+    return _without(record._kind, unread) if unread else record._kind
+
+
+@cache
+def _without(kind: Reference, unread: tuple[str, ...]) -> Reference:
+    members = {}
+    for name, (of, place) in kind.members.items():
+        within = tuple(path.removeprefix(f"{name}.") for path in unread if path.startswith(f"{name}."))
+        if name not in unread:
+            members[name] = _without(of, within) if within and isinstance(of, Reference) else of, place
+    return Reference(members)
 
 
 def address_of(record: object) -> int:

@@ -59,6 +59,8 @@ class Part(Hashable, Protocol):
     py_func: FunctionType
     overloads: Mapping[object, Any]
     """Results of compilations by signature."""
+    unread: tuple[str, ...]
+    """Attributes of its state that it does not read, see `kind_of`."""
 
     def compile(self, sig: object) -> object:
         """Compile for a signature, or load that from the cache."""
@@ -92,23 +94,25 @@ def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list
     compiled again with each of these.
     """
     assert isinstance(state, Record)
-    return [*_addresses_of(tuple(parts), (kind_of(state), types.int64), n_processes)]
+    orders = [Order(part, (kind_of(state, part.unread), types.int64)) for part in parts]
+    return [*_addresses_of(tuple(orders), n_processes)]
 
 
 @cache
-def _addresses_of(parts: Sequence[Part], signature: tuple[types.Type, ...], n_processes: int) -> tuple[int, ...]:
-    """Return the same of states of a type; each fit asks again."""
-    missing = [order for order in (Order(part, signature) for part in parts) if order.is_missing]
+def _addresses_of(orders: Sequence[Order], n_processes: int) -> tuple[int, ...]:
+    """Return the same of parts with their signatures; each fit asks again."""
+    missing = [order for order in orders if order.is_missing]
     n_helpers = min(n_processes, len(missing) // LEAST_PARTS, MOST_HELPERS + 1) - 1
     if n_helpers > 0:
         logger.info("%d functions are compiled in %d processes", len(missing), 1 + n_helpers)
         crew = _crew()
         crew.hire(n_helpers)
         crew.compile(missing)
-    return tuple([_address_of(part, signature) for part in parts])
+    return tuple([_address_of(order) for order in orders])
 
 
-def _address_of(part: Part, signature: tuple[types.Type, ...]) -> int:
+def _address_of(order: Order) -> int:
+    part, signature = order
     if signature not in part.overloads:  # numba takes a tenth of a millisecond to find that out
         part.compile(signature)
     compiled = part.overloads[signature]

@@ -71,6 +71,7 @@ from daskboost.devices.cpu.growing import (
     OPENED,
     RANGES,
     REFUSED,
+    ROWS,
     SIZE,
     STAGE,
     STARTS,
@@ -119,7 +120,7 @@ from daskboost.devices.cpu.node_rows import (
 )
 from daskboost.devices.cpu.node_search import collect, collect_level, search_level, search_nodes
 from daskboost.devices.cpu.scales import least_gain, scales_by, units_of
-from daskboost.devices.cpu.team import arrive, part, run
+from daskboost.devices.cpu.team import arrive, part_without, run
 from daskboost.devices.cpu.tree_outputs import gain_of_split, saturated, write_value
 from daskboost.devices.row_order import BY_SET
 from daskboost.dtypes import Int64
@@ -367,7 +368,7 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
     return DONE
 
 
-@part
+@part_without(*ROWS)
 def _build(state: Growing, thread: int) -> None:
     """Divide the chosen nodes' rows and build histograms; the status tells what there is no room for."""
     rules, counts, meeting = state.rules, state.step.counts, state.meeting
@@ -391,7 +392,7 @@ def _build(state: Growing, thread: int) -> None:
         run(state.team, n_threads, state.parts[TELL], state)
 
 
-@part
+@part_without(*ROWS)
 def _find(state: Growing, thread: int) -> None:
     """Find the best splits of the children that were opened, among the features that this engine searches; the status
     is `DONE` where the root stays a leaf."""
@@ -426,7 +427,7 @@ def _find(state: Growing, thread: int) -> None:
             _give_back(state, built)
 
 
-@part
+@part_without(*ROWS)
 def _begin(state: Growing, thread: int) -> None:
     """Begin a tree: nothing is taken of the pool, and all rows are in the root; the status tells where there is no
     scale for gradients."""
@@ -476,7 +477,7 @@ def _open_next(state: Growing) -> int:
             return DONE
 
 
-@part
+@part_without(*ROWS)
 def _open(state: Growing, thread: int) -> None:
     """Open the root, or split the nodes that come next and open their children; the status tells what comes of it."""
     counts = state.step.counts
@@ -527,7 +528,7 @@ def _end(state: Growing) -> None:
     run(state.team, n_threads, parts[FINISH_MARKED], state)
 
 
-@part
+@part_without(*ROWS)
 def _grow(state: Growing, thread: int) -> None:
     """Grow a tree and add it to the margins of all rows, as far as goes without the caller.
 
@@ -593,7 +594,7 @@ def _threshold(rounds: Rounds, feature: int, split_bin: int) -> np.float32:
     return rounds.cuts[place] if place < rounds.cut_offsets[feature + 1] else np.float32(LARGEST)
 
 
-@part
+@part_without(*ROWS)
 def _write_log(state: Growing, thread: int) -> None:
     """Append the tree to the log, which has room for it."""
     nodes, rounds, log = state.nodes, state.rounds, state.rounds.log

@@ -47,12 +47,12 @@ LARGEST = float(np.finfo(np.float32).max)
 class Chunks(NamedTuple):
     """Rows of an engine's chunks, one chunk after the other."""
 
-    bins: Any
-    """What the bins of all chunks have in common, see `bins_at`."""
     places: Int64
     """Where bins lie as rows are added to histograms, and as splits read them; shape (chunks, 2, 4), see `bins_at`."""
     n_bins: Int32
     """Bins of each feature, without the missing slot."""
+    offsets: Int64
+    """First slot of each feature in a histogram, shape (features + 1,)."""
     begins: Int64
     """First position of each chunk in `rows`, shape (chunks + 1,)."""
     ranges: Int64
@@ -61,6 +61,14 @@ class Chunks(NamedTuple):
     rows: RowOrder
     spare: RowOrder
     """Room for as many."""
+    bins: Any
+    """What the bins of all chunks have in common, see `bins_at`."""
+
+
+BINS = ("chunks.bins",)
+ROWS = ("chunks.rows", "chunks.spare", *BINS)
+"""Attributes of `Growing` whose types differ from data to data, last in their tuple, see `part_without`: bins, and with
+them rows. What reads neither is compiled once for all data."""
 
 
 class Nodes(NamedTuple):

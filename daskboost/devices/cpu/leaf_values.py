@@ -24,9 +24,11 @@ from daskboost.devices.cpu.gradients import (
 )
 from daskboost.devices.cpu.growing import (
     ABSENT,
+    BINS,
     LEAF_SCALE_H,
     LEAF_UNIT_H,
     LEARNING_RATE,
+    ROWS,
     SIZE,
     Growing,
     by_column,
@@ -49,7 +51,7 @@ from daskboost.devices.cpu.leaf_models import (
 from daskboost.devices.cpu.node_rows import set_children
 from daskboost.devices.cpu.partition import TreeArrays, goes_left
 from daskboost.devices.cpu.split import split_value
-from daskboost.devices.cpu.team import next_task, part, rows_of_task
+from daskboost.devices.cpu.team import next_task, part, part_without, rows_of_task
 from daskboost.devices.cpu.tree_outputs import (
     add_to_margins,
     flat_margin,
@@ -251,7 +253,7 @@ def add_equations(state: Growing, thread: int) -> None:
         add_rows(by_row(chunks, chunk), _positions(state), into, gradients, quanta, rows)
 
 
-@part
+@part_without(*BINS)
 def add_leaves(state: Growing, thread: int) -> None:
     """Add g and h of the rows that grew the tree to those of their leaves."""
     chunks, models, numbers, keys = state.chunks, state.models, state.tree.numbers, state.tree.keys
@@ -268,7 +270,7 @@ def add_leaves(state: Growing, thread: int) -> None:
         add_to_leaves(columns, quanta, rows, leaf, models.leaf_sums[thread])
 
 
-@part
+@part_without(*ROWS)
 def refit(state: Growing, thread: int) -> None:
     """Give all nodes the sums of their rows' hessians, in place of those that splits were searched on, and the gains
     that these make of their splits."""
@@ -308,7 +310,7 @@ def divide_last(state: Growing, thread: int) -> None:
             set_children(state, node, chunk, at - begin)
 
 
-@part
+@part_without(*BINS)
 def set_quantiles(state: Growing, thread: int) -> None:
     """Value leaves by quantiles of their rows' residuals; those whose rows weigh nothing keep their values."""
     nodes = state.nodes
@@ -353,7 +355,7 @@ def _residuals(state: Growing, chunk: int) -> Residuals:
     )  # fmt: skip
 
 
-@part
+@part_without(*ROWS)
 def find_terms(state: Growing, thread: int) -> None:
     """Find the features of all nodes' models, and have sums of no rows."""
     models, nodes, size = state.models, state.nodes, state.step.counts[SIZE]
@@ -362,7 +364,7 @@ def find_terms(state: Growing, thread: int) -> None:
     models.x[:] = 1
 
 
-@part
+@part_without(*ROWS)
 def fit_leaves(state: Growing, thread: int) -> None:
     """Find the slopes of all leaves, once their equations are summed up."""
     models, nodes, numbers, sums = state.models, state.nodes, state.tree.numbers, state.models.sums

@@ -24,6 +24,7 @@ from daskboost.devices.cpu.growing import (
     IS_ROOT,
     IS_TOLD,
     OPENED,
+    ROWS,
     SIZE,
     STAGE,
     STATUS,
@@ -32,7 +33,7 @@ from daskboost.devices.cpu.growing import (
     Growing,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS
-from daskboost.devices.cpu.team import LINE, come_together, part
+from daskboost.devices.cpu.team import LINE, come_together, part_without
 from daskboost.dtypes import Int64
 
 
@@ -111,7 +112,7 @@ def _take_sums(state: Growing) -> None:
 @uncounted()
 def share_of(state: Growing, engine: int) -> tuple[int, int]:
     """Return the slots of the features that an engine searches."""
-    shares, offsets = state.meeting.shares, state.chunks.bins.offsets
+    shares, offsets = state.meeting.shares, state.chunks.offsets
     return offsets[shares[engine]], offsets[shares[engine + 1]]
 
 
@@ -152,7 +153,7 @@ def told_pairs(state: Growing, place: int) -> Int64:
     return pairs
 
 
-@part
+@part_without(*ROWS)
 def plan_telling(state: Growing, thread: int) -> None:
     """Find where the histograms go that engines tell each other; the status is `FULL_TOLD` where there is no room."""
     nodes, step, meeting = state.nodes, state.step, state.meeting
@@ -217,7 +218,7 @@ def _take_found(state: Growing) -> None:
             found.right_bins[node, w] = np.uint32(told[at + 5 + w])
 
 
-@part
+@part_without(*ROWS)
 def meet(state: Growing, thread: int) -> None:
     """Learn what the other engines have told at a stage, where they have memory in common and once they all have:
     `IS_TOLD` stays where they have not for some time, or where the caller has to bring it."""
@@ -230,7 +231,7 @@ def meet(state: Growing, thread: int) -> None:
     state.step.counts[IS_TOLD] = 0
 
 
-@part
+@part_without(*ROWS)
 def say(state: Growing, thread: int) -> None:
     """Write what the other engines are told at a stage; histograms are written where they are built."""
     stage = state.step.counts[STAGE]
@@ -244,7 +245,7 @@ def say(state: Growing, thread: int) -> None:
         _tell_leaves(state)
 
 
-@part
+@part_without(*ROWS)
 def hear(state: Growing, thread: int) -> None:
     """Join what the engines have told at a stage; histograms and rows are joined where splits are searched."""
     stage = state.step.counts[STAGE]

@@ -10,6 +10,7 @@ import numpy as np
 from daskboost.devices.cpu import uncounted
 from daskboost.devices.cpu.gradients import count_drawn
 from daskboost.devices.cpu.growing import (
+    BINS,
     BLOCK,
     CHOSEN,
     GROUP_NS,
@@ -17,6 +18,7 @@ from daskboost.devices.cpu.growing import (
     IS_ROOT,
     PIECES,
     RANGES,
+    ROWS,
     TASKS,
     Growing,
     by_column,
@@ -31,7 +33,7 @@ from daskboost.devices.cpu.growing import (
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS
 from daskboost.devices.cpu.meetings import tells_words, told_pairs, told_words
 from daskboost.devices.cpu.partition import divide, put_back
-from daskboost.devices.cpu.team import next_task, part
+from daskboost.devices.cpu.team import next_task, part, part_without
 from daskboost.devices.cpu.tree_outputs import add_to_histogram, draw_of, take_range
 from daskboost.dtypes import Int64
 
@@ -39,7 +41,7 @@ _row_ns: Callable[[int], int] = uncounted()(row_ns)
 _least_block: Callable[[int, int], int] = uncounted()(least_block)
 
 
-@part
+@part_without(*ROWS)
 def count_draws(state: Growing, thread: int) -> None:
     """Count the drawn rows of each range."""
     while True:
@@ -50,7 +52,7 @@ def count_draws(state: Growing, thread: int) -> None:
         state.step.drawn[r, 0] = count_drawn(draw_of(state, chunk), rows)
 
 
-@part
+@part_without(*BINS)
 def quantize_rows(state: Growing, thread: int) -> None:
     """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
     while True:
@@ -67,7 +69,7 @@ def quantize_rows(state: Growing, thread: int) -> None:
 def plan_rows(state: Growing) -> int:
     """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
     chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
-    n_chosen, total, of_row = counts[CHOSEN], 0, _row_ns((len(chunks.bins.offsets) - 1) * width_of(state))
+    n_chosen, total, of_row = counts[CHOSEN], 0, _row_ns((len(chunks.offsets) - 1) * width_of(state))
     for i in range(n_chosen):
         total += nodes.n_rows[step.chosen[i]]
     nanoseconds = total * of_row
@@ -237,7 +239,7 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
         _add_node(state, thread, built, pool.pairs[nodes.place[built]])
 
 
-@part
+@part_without(*ROWS)
 def tell(state: Growing, thread: int) -> None:
     """Add up the sums of large nodes' tasks, in ranges of slots, where other engines read them."""
     step, n_slots, parts = state.step, state.pool.words.shape[1], state.step.counts[RANGES]

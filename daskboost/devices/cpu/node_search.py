@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
-from daskboost.devices.cpu.growing import CHOSEN, OPENED, RANGES, TREE, Growing, copy_set, meets, opens, width_of
+from daskboost.devices.cpu.growing import CHOSEN, OPENED, RANGES, ROWS, TREE, Growing, copy_set, meets, opens, width_of
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.devices.cpu.meetings import tells_words, told_by, told_size, told_slots
 from daskboost.devices.cpu.node_rows import add_up_pairs, add_up_words
 from daskboost.devices.cpu.split import BinGains, FeatureRange, SplitTable, is_code, of_output, order_codes, subtract
 from daskboost.devices.cpu.split_level import add_codes, add_to_level, best_in_level, left_of_node
 from daskboost.devices.cpu.split_sets import CodeOrder
-from daskboost.devices.cpu.team import next_task, part
+from daskboost.devices.cpu.team import next_task, part_without
 from daskboost.devices.cpu.tree_outputs import node_totals, room_of, search_node, slots_of
 from daskboost.dtypes import Float64, UInt8
 
@@ -90,11 +90,11 @@ def _usable(state: Growing, node: int) -> UInt8:
     return usable
 
 
-@part
+@part_without(*ROWS)
 def search_nodes(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
     nodes, pool, step = state.nodes, state.pool, state.step
-    parts, offsets, width = step.counts[RANGES], state.chunks.bins.offsets, width_of(state)
+    parts, offsets, width = step.counts[RANGES], state.chunks.offsets, width_of(state)
     while True:
         task = next_task(state.team)
         place, part = task // parts, task % parts
@@ -141,11 +141,11 @@ def collect(state: Growing) -> None:
                     _copy_split(results, row, found, child)
 
 
-@part
+@part_without(*ROWS)
 def search_level(state: Growing, thread: int) -> None:
     """Find the one split whose gain, summed over all nodes of a level, is largest, in ranges of features."""
     nodes, pool, step = state.nodes, state.pool, state.step
-    slots, offsets = slots_of(state), state.chunks.bins.offsets
+    slots, offsets = slots_of(state), state.chunks.offsets
     regular = state.rules.regular
     room, sums = room_of(state, thread), step.level[thread]
     usable = _usable(state, step.opened[0])
@@ -181,7 +181,7 @@ def search_level(state: Growing, thread: int) -> None:
 def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) -> CodeOrder:
     """Return the order of a feature's codes by the rows of all nodes of a level; `sums` is memory, shape (2, bins)."""
     nodes, pool, step = state.nodes, state.pool, state.step
-    begin, n = state.chunks.bins.offsets[feature], state.chunks.n_bins[feature]
+    begin, n = state.chunks.offsets[feature], state.chunks.n_bins[feature]
     sums[0, :n] = 0.0
     sums[1, :n] = 0.0
     for i in range(step.counts[OPENED]):
@@ -195,7 +195,7 @@ def _order_level(state: Growing, feature: int, room: BinGains, sums: Float64) ->
     return order
 
 
-@part
+@part_without(*ROWS)
 def collect_level(state: Growing, thread: int) -> None:
     """Take the best split of a level from those of ranges of features, for all of its nodes."""
     nodes, pool, step = state.nodes, state.pool, state.step

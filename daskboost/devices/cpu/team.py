@@ -309,7 +309,18 @@ def part(function: Callable[[Any, int], None]) -> Any:
 
     A part does tasks that it takes by `next_task` until there are none.
     """
-    return uncounted(cache=True)(function)
+    return part_without()(function)
+
+
+def part_without(*unread: str) -> Callable[[Callable[[Any, int], None]], Any]:
+    """Compile a part that reads none of some attributes of its state, see `kind_of`: once for all states that differ
+    in nothing else."""
+    def compiled(function: Callable[[Any, int], None]) -> Any:
+        dispatcher = uncounted(cache=True)(function)
+        dispatcher.unread = unread
+        return dispatcher
+
+    return compiled
 
 
 @njit(nogil=True)

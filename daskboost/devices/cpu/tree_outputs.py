@@ -164,7 +164,7 @@ def room_of(state: Growing, thread: int) -> BinGains:
 @uncounted()
 def slots_of(state: Growing) -> FeatureSlots:
     """Return where the bins of each feature lie in histograms."""
-    return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
+    return FeatureSlots(state.chunks.offsets, state.chunks.n_bins, 0)
 
 
 @uncounted()
