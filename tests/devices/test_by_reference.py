@@ -110,7 +110,7 @@ def test_a_part_is_compiled_once_for_all_types_of_what_it_does_not_read() -> Non
     addresses = {addresses_of([_double], state, 1)[0] for state in states}
     assert len(addresses) == len(_double.overloads) == 1
     for n, state in enumerate(states):
-        start(np.zeros(TEAM_WORDS, np.int64), 1, *addresses, state)
+        start(np.zeros(TEAM_WORDS, np.int64), 1, next(iter(addresses)), state)
         assert state.out.tolist() == [2 * n]
     others = by_reference(Table(by_reference(Rows(np.full(1, 1.0), 0)), np.zeros(1, np.int64), 0))
     assert addresses.isdisjoint(addresses_of([_double], others, 1))
