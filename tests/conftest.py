@@ -209,6 +209,18 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_helpers() -> None:
+    """Compile CPU kernels in the processes of tests alone: there are as many of these as cores, and helpers of
+    `compilers.py`, which import all that they need and compile small functions once more, would take theirs.
+
+    `tests/devices/test_compilers.py` tests helpers, and processes that tests start have them.
+    """
+    from daskboost.devices.cpu import compilers
+
+    compilers.MOST_HELPERS = 0
+
+
 @pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     """Where CUDA kernels run: on the CPU, with threads in two orders, and on a GPU if there is one."""

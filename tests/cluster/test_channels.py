@@ -159,7 +159,7 @@ def test_a_departed_worker_is_named_with_the_reason(clusters: Callable[..., Clus
 
 def test_silence_is_a_lost_worker_and_work_is_not_silence(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(2, silence_s=1.0)
-    assert cluster.engines.ask(Sleep(2.5)) == [None, None]
+    assert cluster.engines.ask(Sleep(2.0)) == [None, None]
     for channel in (cluster.sessions[1].channel,):
         channel.send_alive = lambda: None  # type: ignore[method-assign]
     with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*no sign of life for 1 s"):
@@ -305,7 +305,7 @@ def test_a_silent_sender_is_not_waited_for() -> None:
 def test_a_message_may_take_longer_than_the_limit_of_silence(pair: Pair) -> None:
     """Large ones over a slow network: each part comes in time."""
     near, far = map(Channel, pair())
-    limit_s, parts, payload = 4.0, 40, bytes(8 << 20)
+    limit_s, parts, payload = 1.5, 40, bytes(8 << 20)
     near.limit_silence(limit_s)
 
     def read_slowly() -> None:

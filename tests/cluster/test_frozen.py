@@ -52,6 +52,10 @@ from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
 SILENCE_S = 3.0
 """Enough for workers on a busy machine to be heard."""
+SHORT_SILENCE_S = 2.0
+"""For workers that are longer silent, or just longer at work, than the limit; tests wait for them some times."""
+LONGER_S = SHORT_SILENCE_S + 1.5
+"""Longer than the limit by some looks at who still lives."""
 SOON_S = SILENCE_S + 12.0
 """Until an error must be there: the silence, at most four waits for clean-ups, and a busy machine. Dask takes 300."""
 STOPPED = "no sign of life, and its process is stopped"
@@ -279,12 +283,12 @@ def test_a_scheduler_that_freezes_in_mid_round_is_named(
 def test_workers_that_hold_pythons_lock_for_longer_than_the_limit_are_not_lost(client: Client) -> None:
     """They show no sign of life meanwhile, neither from their event loops nor from the threads beside their engines;
     their nannies see that they compute."""
-    held_s = SILENCE_S + 3
-    assert dask_tasks.compute(client, [delayed(hold_lock)(held_s + i) for i in range(2)]) == [None, None]
-    places: tuple[Place, ...] = ("scheduler", "client")
-    for place in places:
-        outcome = run_fit(client, toy_engines(client), ask(HoldLock(held_s), Sum([1])), place=place)
-        assert outcome["replies"] == [[None, None], [1, 2]]
+    with dask.config.set({limits.SILENCE_KEY: SHORT_SILENCE_S}):
+        assert dask_tasks.compute(client, [delayed(hold_lock)(LONGER_S + i) for i in range(2)]) == [None, None]
+        places: tuple[Place, ...] = ("scheduler", "client")
+        for place in places:
+            outcome = run_fit(client, toy_engines(client), ask(HoldLock(LONGER_S), Sum([1])), place=place)
+            assert outcome["replies"] == [[None, None], [1, 2]]
 
 
 @pytest.mark.parametrize(("seen", "expected"), [
@@ -371,13 +375,14 @@ def test_workers_that_compute_for_longer_than_the_limit_are_not_lost(client: Cli
     """Signs of life come from their event loops, whatever their tasks do."""
 
     def long(place: Any) -> int:
-        time.sleep(SILENCE_S + 2)
+        time.sleep(LONGER_S)
         return 1
 
     workers = worker_addresses(client)
-    assert map_workers(client, long, workers=workers) == dict.fromkeys(workers, 1)
-    slow = delayed(time.sleep)(SILENCE_S + 2)
-    assert dask_tasks.compute(client, [slow, slow]) == [None, None]
+    with dask.config.set({limits.SILENCE_KEY: SHORT_SILENCE_S}):
+        assert map_workers(client, long, workers=workers) == dict.fromkeys(workers, 1)
+        slow = delayed(time.sleep)(LONGER_S)
+        assert dask_tasks.compute(client, [slow, slow]) == [None, None]
 
 
 @pytest.mark.parametrize("given", ["soon", -1, 0.5, "inf", None, [3]])
