@@ -92,7 +92,8 @@ def _room_for(n: int) -> Ranked:
 def _place_rows(rows: Ranked, rule: PairRule, gain: Float32, score: Float32, order: Int64) -> None:
     """Fill a query's rows by their places."""
     n = len(order)
-    rows.above[:n] = rule.steps[:n]
+    for place in range(n):
+        rows.above[place] = rule.steps[place]
     if rule.weight == _MAP:
         find_aboves(gain, order, rule.steps, rows.above)
     for place in range(n):
