@@ -36,8 +36,8 @@ OF_KERNELS, OF_OTHERS = 8, 2
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them, which take
 ten times as long each, and which `--each-value` leaves out. What else is to be launched is launched by the tests that
 `sanitized.txt` names."""
-FILES_OF_KERNELS, FILES_OF_OTHERS = 8, 3
-"""Files that share a process, which takes over a second to start under sanitizers."""
+FILES_OF_KERNELS, FILES_OF_OTHERS = 20, 7
+"""Files that share a process, which takes four to eight seconds to start under sanitizers."""
 
 
 def is_about_kernels(path: str) -> bool:
