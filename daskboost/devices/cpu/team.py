@@ -304,23 +304,22 @@ def rows_of_task(n_rows: int, n_threads: int) -> int:
     return int(max(LEAST_ROWS, min(MOST_ROWS, n_rows // (4 * n_threads))))
 
 
-def part(function: Callable[[Any, int], None]) -> Any:
-    """Compile a thread's part of a region, `function(state, k)`, when its address is asked for.
-
-    A part does tasks that it takes by `next_task` until there are none.
-    """
-    return part_without()(function)
-
-
 def part_without(*unread: str) -> Callable[[Callable[[Any, int], None]], Any]:
-    """Compile a part that reads none of some attributes of its state, see `kind_of`: once for all states that differ
-    in nothing else."""
+    """Compile a part, see `part`, that reads none of some attributes of its state, see `kind_of`: once for all states
+    that differ in nothing else."""
     def compiled(function: Callable[[Any, int], None]) -> Any:
         dispatcher = uncounted(cache=True)(function)
         dispatcher.unread = unread
         return dispatcher
 
     return compiled
+
+
+part = part_without()
+"""Compile a thread's part of a region, `function(state, k)`, when its address is asked for.
+
+A part does tasks that it takes by `next_task` until there are none.
+"""
 
 
 @njit(nogil=True)
