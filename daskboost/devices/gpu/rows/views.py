@@ -47,7 +47,7 @@ add them. So long it takes for each node whose rows it meets (`kernels/shares.cu
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 MOST_TILES = 1 << 30
-"""Of all nodes' leads together, for kernels to count in 32 bits."""
+"""Tiles that the leads of all nodes may have together, which kernels count in 32 bits."""
 WALK_THREADS = 256
 """Threads of a block, as in `kernels/walk.cu` and `walk_vectors.cu`."""
 WARP = 32
