@@ -391,8 +391,9 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
 def test_a_plan_without_room_for_growing_without_the_host_is_kept(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_levels = memory._level_growth
-    monkeypatch.setattr(memory, "_level_growth", lambda size: by_levels(size)._replace(step_bytes=2**60))
+    by_levels = memory.GROWTHS["levels"]
+    none_fit = {**memory.GROWTHS, "levels": lambda size: by_levels(size)._replace(step_bytes=2**60)}
+    monkeypatch.setattr(memory, "GROWTHS", none_fit)
     data = make_data(np.random.default_rng(12), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken
