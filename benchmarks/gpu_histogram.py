@@ -8,8 +8,9 @@ An update adds one row's g and h to one feature's bin. The root reads all rows i
 that narrow rows may have for that, whose sums are the same; the levels below gather half of the rows, dealt at random
 to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
 the clock counts. Times are medians of CUDA events around recorded launches: of all that makes histograms of memory
-that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of
-an H200 (`gpu_floors.py`): what is read, histograms written once, and native atomics in shared memory, two each update.
+that held anything; and of the histogram kernel, which adds to what is there. Rows since a4275466 have the launch that
+maps tiles in the second, those before have no map in either. Floors are of an H200 (`gpu_floors.py`): what is read,
+histograms written once, and native atomics in shared memory, two each update.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 from benchmarks.gpu_floors import memory_ms, updates_ms
 from benchmarks.harness import RESULTS, record
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.feature_groups import cut_tiles
 from daskboost.devices.gpu.rows.row_state import BUILD_ROWS
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
 from daskboost.devices.gpu.runtime.cuda import CudaRuntime
@@ -169,7 +170,7 @@ def bench_once(runtime: CudaRuntime, config: Config, n_bins: int, skewed: bool) 
         level = make_level(runtime, config.n_rows, n_nodes)
         nodes = xp.arange(len(level.bounds), dtype=np.int32)
         out = xp.full((len(nodes), layout.n_slots, 2), -1, np.int64)
-        tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
+        tiles = cut_tiles(level.bounds, nodes, BUILD_ROWS, level.n_rows)
 
         name = f"{n_nodes} nodes" if n_nodes else "root, copy" if view is views[1] else "root"
         work = partial(view.build, tiles, level.order, pairs, out)

@@ -185,7 +185,7 @@ static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, 
 // `symbols` : planes of `n_plane_rows` rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` :
 // the row at each position, which begins again after every `n_order`; or null where positions are rows, of several trees all
 // rows again and again: their blocks are then at the same rows at about the same time, and one reads for all what the L2 cache keeps. `pairs` : by position. Any
-// grid: blocks share the work, at least `least_tiles` each. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
+// grid: blocks share the work as shares.cuh has it. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
     const u8* symbols, i64 plane_bytes, i64 n_plane_rows, const i32* groups, i32 n_groups, i32 shared_quads, i32 least_tiles,
     const i64* slot_offsets, i32 n_features, const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows,

@@ -3,10 +3,13 @@
 // as the rows of `least_tiles` do, which the map of tiles puts before the rows of each node that has some, its lead: who
 // begins a node behind another one takes fewer rows.
 //
-//   tiles    [ group 0: node 4 - - . . . . . . . ][ node 7 - - . . . ][ group 1: node 4 - - . . . . . . . ]
-//   blocks   [ 0           ][ 1            ][ 2            ][ 3            ][ 4           ]   - is the lead
+//   group       0                       0               1
+//   node        4                       7               4
+//   tiles       - - . . . . . . . . . . - - . . . . . . - - . . . . ...   - is the lead of two tiles
+//   blocks      0           1           2           3           4         six tiles each
 //
-// Block 2 has rows of node 4 and of node 7, block 3 all of the rest of node 7, and rows of node 4 in group 1.
+// Blocks 0 and 2 begin nodes and have four tiles of rows; block 3 ends one and begins another, and has four as well; the
+// others have six. A block that meets nothing but leads has no rows.
 #pragma once
 
 #include "tiles.cuh"
@@ -25,8 +28,8 @@ struct Piece {
     bool is_whole;  // all rows of the node: no other block has any, of this group
 };
 
-// How the tiles of all groups are divided: equally, at least `least_tiles` to a block, except that a node of its own costs
-// no more than a part of one.
+// How the tiles of all groups are divided, leads among them: equally, by `least_tiles` to a block and one block more for
+// each node of a group, but no more blocks than there may be.
 struct Division {
     u64 all;
     u32 n_tiles;  // of a group

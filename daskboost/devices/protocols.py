@@ -256,8 +256,8 @@ class Device(Protocol):
         """Bytes that column-major copies of bins may take."""
 
     def join_room(self, column_bytes: int) -> float:
-        """Bytes of bins that may be copied to join chunks, where column-major copies may take so many: any where views
-        copy chunks anyway."""
+        """Return the bytes of bins that may be copied to join chunks, where column-major copies may take
+        `column_bytes`."""
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
         """The view of dense chunks, one after the other, `n_rows` in all."""

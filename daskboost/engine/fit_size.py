@@ -221,7 +221,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         ranked=tuple(map(usual_queries, evals)) if any(metric.by_query for metric in metrics) else (),
         samples_rows=recipe.subsample < 1, draws_queries=recipe.draws_queries, drawn_sets=drawn_sets(params),
         own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
-        may_sort_entries=recipe.sorts_entries and not outline.sets.splits_codes, sets=outline.sets,
+        may_sort_entries=recipe.splits_one_by_one and not outline.sets.splits_codes, sets=outline.sets,
         mixed_row_bytes=train.mixed_row_bytes(outline.mixed_row_bytes),
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs, leaf_terms=recipe.leaf_terms,

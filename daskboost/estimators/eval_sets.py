@@ -66,8 +66,10 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
 
 def labels_of(y: object) -> object:
     """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
-    labels = flat(y) if isinstance(y, np.ndarray) else y
-    if labels is not y:
+    if not isinstance(y, np.ndarray):
+        return y
+    labels = flat(np.asarray(y))
+    if labels.shape != y.shape:
         from sklearn.exceptions import DataConversionWarning
 
         warnings.warn(
@@ -80,6 +82,7 @@ def labels_of(y: object) -> object:
 
 
 def _real_array(X: object) -> npt.NDArray[Any]:
+    """Return features as an array; DataTypeError where its numbers are complex."""
     array = as_array(X)
     if array.dtype.kind == "c":
         raise DataTypeError(
@@ -89,6 +92,7 @@ def _real_array(X: object) -> npt.NDArray[Any]:
 
 
 def _numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the numbers of an array of objects, any other as it is; DataTypeError where some are no numbers."""
     try:
         return array.astype(np.float64) if array.dtype.kind == "O" else array
     except (TypeError, ValueError) as error:

@@ -83,7 +83,7 @@ class Recipe:
     """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
     """What grows trees on a GPU whose memory has room for it; `engine/compiled_grower.py` has the rule of CPUs."""
-    sorts_entries: bool
+    splits_one_by_one: bool
     """Whether nodes are split one by one on a GPU, as sorted entries of sparse rows can be searched."""
     interpreted: str
     """Why no compiled call of a CPU grows whole trees whose leaves are vectors, in words; empty where one does."""
@@ -207,7 +207,7 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         by_query=objective.query_loss is not None, leaf_terms=MOST_TERMS if params.linear_leaves else 0,
         quantiles=quantiles, interpreted=_first_that_holds(of_vectors) if vectors else "",
         growth="host" if why_host else growth, host_reason=why_host, host_rules=host_rules,
-        sorts_entries=not (why_host or vectors or params.grow_policy == "symmetric"),
+        splits_one_by_one=not (why_host or vectors or params.grow_policy == "symmetric"),
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip
 

@@ -125,7 +125,7 @@ def _library(booster: Booster) -> Callable[[Booster, Features], Float64]:
 
 
 def _of_numbers(booster: Booster) -> Booster:
-    """The same model with a tree for each value of a leaf, as XGBoost has no contributions of leaves of vectors."""
+    """Return the same model with a tree for each value of a leaf: XGBoost has no contributions of leaves of vectors."""
     trees = [replace(tree, value=value) for tree in booster.trees for value in tree.values.T]
     width = len(trees) // max(len(booster.trees), 1)
     return replace(

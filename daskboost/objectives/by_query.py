@@ -27,4 +27,3 @@ class QueryObjective(Objective):
         DataError
         """
         raise DataError(f"gradients of objective {self.name!r} are those of queries: train it with qid")
-

@@ -37,7 +37,7 @@ def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[
     ends = np.cumsum([len(segment) for segment in segments])
     bounds = xp.asarray(np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64))
     wanted = np.array(range(len(segments)) if nodes is None else nodes, np.int32)
-    tiles = cut_tiles(view.runtime, bounds, xp.asarray(wanted), 16, len(rows))
+    tiles = cut_tiles(bounds, xp.asarray(wanted), 16, len(rows))
     pairs = xp.asarray(pack(g[rows], h[rows], np.int64 if data == "small" else np.int32))
     order = None if in_order else xp.asarray(rows)
     out = xp.full((len(wanted), layout.n_slots, 2), GARBAGE, np.int64)

@@ -35,7 +35,7 @@ def test_zeros_are_where_blocks_add_and_where_nobody_does(
         ends = np.cumsum([0, *sizes])
         bounds = xp.asarray(np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64))
         nodes = np.array([*range(len(sizes)), -1], np.int32)
-        tiles = mapped(runtime, cut_tiles(runtime, bounds, xp.asarray(nodes), TILE, int(ends[-1])), least_tiles)
+        tiles = mapped(runtime, cut_tiles(bounds, xp.asarray(nodes), TILE, int(ends[-1])), least_tiles)
         assert tiles.starts is not None
         out = xp.full((len(nodes), 102, 2), GARBAGE, np.int64)
         starts = to_host(tiles.starts)

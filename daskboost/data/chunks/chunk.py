@@ -47,7 +47,7 @@ class QuantizedChunk(ABC):
     layout: Layout
     words: UInt32
     tiers: ClassVar[Sequence[TierName]] = ("ram", "disk")
-    """Where it may lie."""
+    """Names of the store's tiers that may hold such a chunk."""
 
     @property
     def place(self) -> tuple[object, int, int]:

@@ -58,8 +58,8 @@ def host_block(block: Any) -> Any:
 
 
 def device_rows(x: object, columns: Columns, missing: float) -> tuple[DeviceRows, Bool]:
-    """Features as rows to be quantized, and which of them have values at or beyond float32's largest; parameters and
-    errors as of `device_values`."""
+    """Return features as rows to be quantized, and which of them have values at or beyond float32's largest; parameters
+    and errors as of `device_values`."""
     with device_memory():
         values, runtime = device_values(x, columns, missing)
     with on_device(runtime):
@@ -69,7 +69,7 @@ def device_rows(x: object, columns: Columns, missing: float) -> tuple[DeviceRows
 
 
 def device_values(x: Any, columns: Columns, missing: float) -> tuple[Values, Runtime]:
-    """Features where they lie, dense ones of any type of number, and the GPU that this is.
+    """Return features where they lie, dense ones of any type of number, and the GPU that this is.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def device_values(x: Any, columns: Columns, missing: float) -> tuple[Values, Run
 
 
 def inspected(runtime: Runtime, values: Values) -> tuple[DeviceRows, Bool]:
-    """Values on the device as rows; the rest as of `device_rows`."""
+    """Return values on the device as rows, and which features have values at or beyond float32's largest."""
     missing = float(np.float32(values.missing))
     if isinstance(values, DenseValues):
         matrix = as_float32(runtime, values.values)
@@ -154,7 +154,7 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
 
 
 def _sparse_rows(runtime: Runtime, found: SparseValues, missing: float) -> tuple[DeviceSparseRows, Bool]:
-    """Entries of canonical CSR as rows, without those that stand for missing."""
+    """Return entries of canonical CSR as rows, without those that stand for missing, and what `inspected` does."""
     xp, indptr, indices, values = runtime.xp, found.indptr, found.indices, found.values
     entries = Matrix(values[:, None], missing)
     n_absent, beyond = entries.inspect(runtime)

@@ -417,6 +417,7 @@ class DeviceSparseRows:
         return len(self.indptr) - 1
 
     def lent(self) -> DeviceSparseRows:
+        """Return the same, see `DeviceDenseRows`: chunks never share their memory."""
         return self
 
     def part(self, start: int, stop: int) -> DeviceSparseRows:

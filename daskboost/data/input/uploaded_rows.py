@@ -91,8 +91,8 @@ def gpu_of_uploads(device: str | None) -> Runtime | None:
 
 
 def rows_of_host(spec: ReadSpec, block: Any, where: str) -> UploadedRows | Features:
-    """Rows of the host's memory for the GPU that quantizes them, or for whoever reads them later; read where the CPU
-    does at once, as "auto" may choose."""
+    """Return rows of the host's memory as they are, for the GPU that quantizes them or for whoever reads them later, or
+    their features, where the CPU quantizes them at once: "auto" chooses it where the GPU has no room."""
     rows = UploadedRows(spec, block, where)
     if spec.is_late:
         return rows

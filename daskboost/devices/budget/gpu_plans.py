@@ -135,7 +135,7 @@ NO_ROOM = "there is no room to do without it"
 
 
 def _told_growth(size: FitSize, found: Plan) -> str:
-    """What grows trees by a plan, in words."""
+    """Return in words what grows trees by a plan."""
     if not found.without_host:
         return f"trees grow with the host, which is slower: {size.host_reason or NO_ROOM}"
     together = f", {found.trees_together} of a round together" if found.trees_together > 1 else ""
@@ -148,7 +148,7 @@ def _told_growth(size: FitSize, found: Plan) -> str:
 
 
 def _told_evaluation(size: FitSize, found: Plan) -> str:
-    """How metrics are computed by a plan, in words."""
+    """Return in words how metrics are computed by a plan."""
     if found.watched:
         return "metrics are computed behind the trees"
     return f"the host waits for metrics in each round, which is slower: {size.metrics_reason or NO_ROOM}"
@@ -303,8 +303,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         turned_bytes=turned, ordered_bytes=ordered,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or growth.makes_histograms)
-    lost += growth.makes_histograms * (arrays.histograms_bytes // POOL_LEVEL_SHARE)
+    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or growth.takes_host)
+    lost += growth.takes_host * (arrays.histograms_bytes // POOL_LEVEL_SHARE)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 

@@ -202,8 +202,8 @@ def unplanned(free_bytes: int) -> Plan:
 
 
 def kernel_gradients(loss: DeviceLoss | None, n_outputs: int, *, stored: bool) -> GpuGradients:
-    """How gradients of a loss are had where kernels compute them, or "expressions" where none does; `stored` : whether
-    those of all outputs must be there for a round."""
+    """Return how a GPU has the gradients of a loss: from kernels, or from "expressions" where none computes them.
+    `stored` : whether those of all outputs must be there for a round."""
     if loss is None:
         return "expressions"
     if loss.kernel == LossKernel.SOFTMAX:
@@ -257,7 +257,7 @@ class GpuDevice:
         return self._plan.columns_bytes
 
     def join_room(self, column_bytes: int) -> float:
-        """Chunk joining ignores free memory, because later fits share the views and may have less."""
+        """Return no limit: views copy chunks of the host's memory anyway."""
         return math.inf
 
     def dense_view(self, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView:
@@ -338,8 +338,9 @@ class GpuDevice:
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[DeviceArray], margins: Sequence[DeviceArray],
                   weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool, stored: bool,
                   room_rows: int = 0) -> LossRows | None:  # fmt: skip
-        if loss is None or kernel_gradients(loss, n_outputs, stored=stored) == "expressions":
+        if kernel_gradients(loss, n_outputs, stored=stored) == "expressions":
             return None
+        assert loss is not None, "no loss has kernels"
         return LossRows(self._runtime, [
             loss_source(self._runtime, loss, *own, small_data=small_data, room_rows=room_rows)
             for own in zip(labels, margins, weights, strict=True)

@@ -42,13 +42,11 @@ class Tiles:
     nodes: DeviceArray
     """int32, shape (segments,); -1 has no rows."""
     starts: DeviceArray | None
-    """Tiles before each segment; int32, shape (segments + 1,). None where blocks count tiles themselves."""
+    """Tiles before each segment; int32, shape (segments + 1,). None where blocks count tiles themselves, and where the
+    map is still to be made."""
     tile_rows: int
     most: int
     """At most so many tiles: a grid of as many blocks, of which some may find nothing to do."""
-    lead: int | None = 0
-    """Tiles before each node's rows in `starts` (`kernels/shares.cuh`). None where the map is not there yet: who first
-    needs it makes it."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -56,45 +54,40 @@ class Tiles:
         return (self.bounds, self.nodes, self.starts, len(self.nodes), self.tile_rows)
 
 
-def cut_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+def cut_tiles(bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
     """Cut the segments of `nodes`, which have at most `n_rows` rows together; the map is still to be made."""
-    starts = runtime.xp.empty(len(nodes) + 1, np.int32)
-    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes), lead=None)
+    return Tiles(bounds, nodes, None, tile_rows, n_rows // tile_rows + len(nodes))
 
 
-def mapped(runtime: Runtime, tiles: Tiles, lead: int = 0) -> Tiles:
-    """Return the same tiles with their map of that `lead`, in other memory than a map of another one that is there."""
-    if tiles.lead == lead:
-        return tiles
-    found = replace(to_map(runtime, tiles), lead=lead)
-    make_map(runtime, found)
-    return found
+def with_room(runtime: Runtime, tiles: Tiles) -> Tiles:
+    """Return the same tiles with memory of their own for a map, of any content."""
+    return replace(tiles, starts=runtime.xp.empty(len(tiles.nodes) + 1, np.int32))
 
 
-def make_map(runtime: Runtime, tiles: Tiles) -> None:
-    """Enqueue: `starts` becomes the map of these tiles, whatever it was."""
+def make_map(runtime: Runtime, tiles: Tiles, lead: int = 0) -> None:
+    """Enqueue: `starts` becomes the map, with `lead` tiles before the rows of each node (`kernels/shares.cuh`)."""
     runtime.kernel("tiles", "map_tiles")(
-        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, tiles.lead, tiles.starts
+        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, lead, tiles.starts
     )
 
 
-def to_map(runtime: Runtime, tiles: Tiles) -> Tiles:
-    """Return the same tiles whose map is still to be made, in other memory than a map that is there."""
-    if tiles.lead is None:
-        return tiles
-    return replace(tiles, starts=runtime.xp.empty(len(tiles.nodes) + 1, np.int32), lead=None)
+def mapped(runtime: Runtime, tiles: Tiles, lead: int = 0) -> Tiles:
+    """Return the same tiles with a map of their own of that `lead`."""
+    found = with_room(runtime, tiles)
+    make_map(runtime, found, lead)
+    return found
 
 
 def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
     """Return what `cut_tiles` does, with the map."""
-    return mapped(runtime, cut_tiles(runtime, bounds, nodes, tile_rows, n_rows))
+    return mapped(runtime, cut_tiles(bounds, nodes, tile_rows, n_rows))
 
 
 def count_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
     """The same for kernels that take their tile from `tile_of_block`, which need a map of many segments only."""
     if len(nodes) > MOST_COUNTED:
         return map_tiles(runtime, bounds, nodes, tile_rows, n_rows)
-    return Tiles(bounds, nodes, None, tile_rows, n_rows // tile_rows + len(nodes))
+    return cut_tiles(bounds, nodes, tile_rows, n_rows)
 
 
 def rows_per_tile(runtime: Runtime, n_rows: int) -> int:

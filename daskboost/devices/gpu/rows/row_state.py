@@ -364,7 +364,7 @@ class GpuRows:
         each, order = len(nodes) // n_passes, None if in_order else chunk.order
         for begin in range(0, len(nodes), each):
             own, n_rows = slice(begin, begin + each), chunk.kept * (n_trees // n_passes)
-            tiles = cut_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
+            tiles = cut_tiles(chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds)
 
     def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,

@@ -115,7 +115,7 @@ class VectorRows(GpuRows):
                 gathered.shape[1], bounds, own_nodes,
             )  # fmt: skip
             if view.joins_trees and n * len(chunk.order) < MOST_POSITIONS:
-                joined = cut_tiles(self._runtime, bounds, own_nodes, BUILD_ROWS, n * chunk.kept)
+                joined = cut_tiles(bounds, own_nodes, BUILD_ROWS, n * chunk.kept)
                 histograms = by_output[first : first + n].reshape(n * len(nodes), out.shape[1], 2)
                 view.build(joined, order, gathered[:n].ravel(), histograms, adds=adds)
                 continue

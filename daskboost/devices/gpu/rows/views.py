@@ -25,7 +25,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
     make_map,
     mapped,
     room_bytes,
-    to_map,
+    with_room,
 )
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
 from daskboost.devices.gpu.trees.sorted_entries import SortedEntries
@@ -43,7 +43,8 @@ MANY_PIECES = 4
 over."""
 LEAST_ROWS_PER_BIN = 8
 """Least rows per bin of a block that builds histograms: with fewer it would take longer to hand over its sums than to
-add them. So long it takes for each node whose rows it meets (`kernels/shares.cuh`)."""
+add them. Handing over takes as long as adding so many rows per bin, and each node counts as that many more rows
+(`kernels/shares.cuh`)."""
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 MOST_TILES = 1 << 30
@@ -283,7 +284,7 @@ class DenseView:
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
-        tiles = to_map(runtime, tiles)
+        tiles, lead = with_room(runtime, tiles), 0
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
             shape = {"SYMBOL_BYTES": host.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
@@ -300,10 +301,9 @@ class DenseView:
                     threads //= 2
             blocks, quads = runtime.multiprocessors * BUILD_THREADS // threads, -(-shared_bytes // QUAD_BYTES)
             least_tiles = max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows)
-            maps = tiles.lead != least_tiles
-            tiles = replace(tiles, lead=least_tiles)
+            maps, lead = lead != least_tiles, least_tiles  # widths may share a map, but for their leads
             if maps and (adds or len(tiles.nodes) > ZERO_THREADS):  # nobody clears, or who does has no room for the map
-                make_map(runtime, tiles)
+                make_map(runtime, tiles, lead)
                 maps = False
             if not adds:
                 runtime.kernel("histogram_zeros", "zero_divided")(
@@ -517,7 +517,8 @@ class SparseView:
                 shared_bytes=CELL_BYTES * n_slots,
             )  # fmt: skip
             return
-        tiles, many_rows = mapped(runtime, tiles), np.iinfo(np.int64).max
+        many_rows = np.iinfo(np.int64).max
+        tiles = mapped(runtime, tiles) if tiles.starts is None else tiles
         if self._columns is not None:
             many_rows = self._columns.add_rows(tiles, order, pairs, out, small)
         runtime.kernel("histogram_sparse", "add_global", SMALL=small)(
