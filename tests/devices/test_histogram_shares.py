@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import LARGE, make_layout, make_pairs, make_symbols
+from devices.backends import LARGE, make_layout, make_pairs, make_symbols, pack
 from devices.histograms import GARBAGE, build, dense
 from reference import histogram as reference
 from reference.shares import owners
@@ -99,3 +99,31 @@ def test_sums_that_spill(large: Any, n_features: int, dtype: str, in_order: bool
             expected = np.zeros((n_bins[feature] + 1, 2), np.int64)
             np.add.at(expected, symbols[rows, feature], np.stack([g[rows], h[rows]], axis=1))
             np.testing.assert_array_equal(own[first : first + len(expected)], expected)
+
+
+@pytest.mark.parametrize("n_nodes, n_bins", [(3, [90] * 8 + [4_000] * 3 + [12_000]), (260, [90, 300])],
+                         ids=["several leads", "many nodes"])  # fmt: skip
+@pytest.mark.parametrize("large", [*LARGE[:1], pytest.param(None, marks=pytest.mark.gpu)])
+def test_each_width_of_symbols_has_a_map_of_its_own(large: Any, n_nodes: int, n_bins: list[int],
+                                                    rng: np.random.Generator) -> None:  # fmt: skip
+    """A map that tiles came with stays as it was: others read it."""
+    runtime, n_rows = large or get_runtime(), 2 * n_nodes
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n_rows, n_bins)
+    view = dense(runtime, symbols, layout, np.dtype("u2"))
+    (g, h), xp = make_pairs(rng, n_rows), runtime.xp
+    ends = 2 * np.arange(n_nodes + 1)
+    bounds = xp.asarray(np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64))
+    cut = cut_tiles(bounds, xp.arange(n_nodes, dtype=np.int32), TILE, n_rows)
+    given = mapped(runtime, cut)
+    assert given.starts is not None
+    starts, pairs = to_host(given.starts).copy(), xp.asarray(pack(g, h, np.int32))
+    found = [xp.full((n_nodes, layout.n_slots, 2), GARBAGE, np.int64) for _ in range(2)]
+    for tiles, out in zip((cut, given), found, strict=True):
+        view.build(tiles, xp.arange(n_rows, dtype=np.uint32), pairs, out)
+        view.build(tiles, xp.arange(n_rows, dtype=np.uint32), pairs, out, adds=True)
+    np.testing.assert_array_equal(to_host(given.starts), starts)
+    np.testing.assert_array_equal(to_host(found[0]), to_host(found[1]))
+    for node in range(0, n_nodes, 37):
+        rows = [2 * node, 2 * node + 1]
+        expected = 2 * reference.histogram(symbols, rows, g[rows], h[rows], layout, True)
+        np.testing.assert_array_equal(to_host(found[0][node]), expected)
