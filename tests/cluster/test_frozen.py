@@ -52,10 +52,12 @@ from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
 SILENCE_S = 3.0
 """Enough for workers on a busy machine to be heard."""
-SHORT_SILENCE_S = 2.0
-"""For workers that are longer silent, or just longer at work, than the limit; tests wait for them some times."""
-LONGER_S = SHORT_SILENCE_S + 1.5
-"""Longer than the limit by some looks at who still lives."""
+SHORT_SILENCE_S = 1.5
+"""The limit of tests whose workers are silent, or just at work, for longer. It is no more than `limits.STOPPED_S`, so
+that the first look at a worker's process decides already."""
+LONGER_S = 4.0
+"""Outlasts the limit, the tick until that is seen to be over, the nanny's look, which takes a second, and the verdict:
+a worker that is judged wrongly is lost before it shows a sign of life again."""
 SOON_S = SILENCE_S + 12.0
 """Until an error must be there: the silence, at most four waits for clean-ups, and a busy machine. Dask takes 300."""
 STOPPED = "no sign of life, and its process is stopped"
