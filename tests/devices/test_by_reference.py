@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from daskboost.devices.cpu.by_reference import by_reference, change
+from daskboost.devices.cpu.by_reference import Record, by_reference, change, kind_of
 from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.team import TEAM_WORDS, part, part_without, start
 
@@ -120,3 +120,14 @@ def test_what_a_part_says_that_it_does_not_read_it_cannot_read() -> None:
     state = by_reference(Table(by_reference(Rows(np.zeros(1, np.int64), np.zeros(1))), np.zeros(1), 0))
     with pytest.raises(TypingError, match="last"):
         addresses_of([_read_last], state, 1)
+
+
+@pytest.mark.parametrize("path", ["word", "inner.word", "word.kind", "out.kind", "pair.low"])
+def test_a_path_that_names_no_attribute_is_refused(path: str) -> None:
+    """A misspelt one would otherwise leave all in the type, and the part be compiled for each kind of data."""
+    inner = by_reference(Inner(np.zeros(1), 1, 0.5))
+    state = by_reference(Outer(inner, Pair(np.zeros(2), True), None, 1, 2, np.zeros(1)))
+    assert isinstance(state, Record)
+    assert kind_of(state, ("inner.words", "out")) != kind_of(state)
+    with pytest.raises(KeyError, match=f"^'{path}'$"):
+        kind_of(state, ("inner.words", path))

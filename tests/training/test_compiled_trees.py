@@ -14,8 +14,10 @@ from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.devices.budget.cpu_memory import trees_at_once
+from daskboost.devices.cpu.by_reference import Record, Reference, kind_of
 from daskboost.devices.cpu.grow import find_parts
-from daskboost.devices.cpu.growing import ROUND
+from daskboost.devices.cpu.growing import BINS, ROUND
+from daskboost.devices.cpu.growing import ROWS as ROWS_OF_STATE
 from daskboost.engine import compiled_grower, tree_room, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
 from daskboost.engine.tree_room import TreeRoom
@@ -523,3 +525,24 @@ def test_fits_side_by_side_are_those_alone() -> None:
         alone = [fit(seed) for seed in range(8)]
         with ThreadPoolExecutor(8) as at_once:
             assert list(at_once.map(fit, range(8))) == alone
+
+
+def test_states_differ_by_their_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So parts that read none are compiled once, for dense and for CSR bins, and for small and for large pairs."""
+    states: list[Any] = []
+
+    def noted(state: Any, n_processes: int) -> None:
+        states.append(state)
+        raise InterruptedError
+
+    monkeypatch.setattr(compiled_grower, "find_parts", noted)
+    for n in (100, 5_000):
+        for encoding in ("dense", "csr"):
+            with QuantizedDataset.from_dask(*_rows(n, 3), encoding=encoding) as data:
+                with pytest.raises(InterruptedError):
+                    train({"device": "cpu"}, data, num_boost_round=1)
+
+    def kinds(unread: tuple[str, ...]) -> set[Reference]:
+        return {kind_of(state, unread) for state in states if isinstance(state, Record)}
+
+    assert [len(kinds(unread)) for unread in ((), BINS, ROWS_OF_STATE)] == [4, 2, 1]

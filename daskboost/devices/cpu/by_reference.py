@@ -123,18 +123,27 @@ def kind_of(record: Record, unread: tuple[str, ...] = ()) -> Reference:
 
     `unread` : these attributes, those of a record within it as "record.attribute". They should come last in their
     tuples: then what is read lies at the same place whatever they are, and the type is the same.
+
+    Raises
+    ------
+    KeyError
+        One of them names no attribute, or one within a member that is no record.
     """
     return _without(record._kind, unread) if unread else record._kind
 
 
 @cache
-def _without(kind: Reference, unread: tuple[str, ...]) -> Reference:
-    members = {}
-    for name, (of, place) in kind.members.items():
-        within = tuple(path.removeprefix(f"{name}.") for path in unread if path.startswith(f"{name}."))
-        if name not in unread:
-            members[name] = _without(of, within) if within and isinstance(of, Reference) else of, place
-    return Reference(members)
+def _without(kind: Reference, unread: tuple[str, ...], outer: str = "") -> Reference:
+    """Return the type without some attributes; `outer` : the path of the record itself, for the error's message."""
+    members = dict(kind.members)
+    for path in unread:
+        name, _, inner = path.partition(".")
+        of, place = members.pop(name, (None, 0))
+        if of is None or (inner and not isinstance(of, Reference)):
+            raise KeyError(outer + path)
+        if inner:
+            members[name] = _without(of, (inner,), f"{outer}{name}."), place
+    return Reference({name: members[name] for name in kind.members if name in members})
 
 
 def address_of(record: object) -> int:
