@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from reference import quantize as reference
 from strategies.device_rows import device_dense, device_sparse
 
 from daskboost.data.chunks import device_chunk
-from daskboost.data.chunks.chunk import DenseChunk
+from daskboost.data.chunks.chunk import CsrChunk
 from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, is_whole, joined_runs
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.chunks.quantizer import Quantizer, quantize_on_gpu
@@ -64,6 +66,36 @@ def chunks_of(runtime: Runtime, quantizer: Quantizer, features: Any, step: int) 
     return [chunk for chunk in made if isinstance(chunk, DeviceChunk)]
 
 
+class Recording:
+    """A device that returns what its views would be made of, in the host's memory."""
+
+    threads = SimpleNamespace(count=2)
+
+    def dense_view(self, parts: Iterable[Any], n_rows: int, *, copy_columns: bool) -> list[tuple[Any, ...]]:
+        found = [(to_host(part),) for part in parts]
+        assert sum(len(symbols) for (symbols,) in found) == n_rows
+        return found
+
+    def sparse_view(self, parts: Iterable[Any], *, copy_columns: bool) -> list[tuple[Any, ...]]:
+        return [(to_host(indptr), to_host(slots)) for indptr, slots in parts]
+
+
+def check_mixed_views(chunks: list[DeviceChunk], symbols: Any, cuts: Cuts) -> None:
+    """Views of chunks of which some lie on the host have the rows of all, those together that follow one another."""
+    layout, device, slots = chunks[0].layout, Recording(), np.arange(cuts.total_bins, dtype=np.int32)[::-1].copy()
+    for order, joined in (((0, 2, 1), [(0,), (2,), (1,)]), ((1, 2, 0), [(1, 2), (0,)])):
+        mixed: list[Any] = [chunks[i] if i != order[-1] else chunks[i].on_host() for i in order]
+        found: Any = layout.view(cast(Any, device), joined_runs(mixed), lambda: slots, copy_columns=True)
+        if isinstance(layout, DenseLayout):
+            rows = [np.concatenate([symbols[300 * i : 300 * (i + 1)] for i in run]) for run in joined]
+            expected: list[Any] = [(each.astype(layout.symbol_dtype),) for each in rows]
+        else:
+            expected = [cast(CsrChunk, chunks[i].on_host()).slots(slots, 1) for i in order]
+        assert [len(part[0]) for part in found] == [len(part[0]) for part in expected]
+        for part, wanted in zip(found, expected, strict=True):
+            assert [(a.dtype, a.tobytes()) for a in part] == [(a.dtype, a.tobytes()) for a in wanted]
+
+
 @pytest.mark.parametrize("storage", ["rows", "columns", "entries"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.random.Generator) -> None:
@@ -85,6 +117,7 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
         assert (found.first_row, found.n_rows, found.layout) == (expected.first_row, expected.n_rows, expected.layout)
         if isinstance(chunk, DenseDeviceChunk):
             np.testing.assert_array_equal(to_host(chunk.values), reference.symbols(part, cuts))
+    check_mixed_views(chunks, reference.symbols(DenseRows(values), cuts), cuts)
     dense = [chunk for chunk in chunks if isinstance(chunk, DenseDeviceChunk)]
     if dense:
         ((first, *_),) = joined_runs(dense)
@@ -92,8 +125,6 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
         assert joined is dense[0].whole and isinstance(joined, DeviceSymbols)
         everything = to_host(joined.rows(0, 700))
         assert np.count_nonzero(everything) == np.count_nonzero(to_host(joined.flat))  # padding stays zero
-        mixed: list[DenseChunk | DenseDeviceChunk] = [dense[0], dense[2], dense[1].on_host()]
-        assert [own.n_rows for (own,) in joined_runs(mixed)] == [300, 100, 300]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
