@@ -21,7 +21,7 @@ KINDS = {
     "scalar or vector leaves": r"vector|\bwidth\b|sketch|n_outputs|n_columns|\.ndim",
     "CPU or GPU": r"gpu|cuda|cupy|metric_kernels|split_kernels|DeviceChunk|on_device|\blent\b|StreamingDevice|"
                   r"device_loss|SamplingDevice|CertifyingDevice|GpuRows|LossRows|losses|kernel_of|device_bytes|"
-                  r"joins_for_free|reads_device_chunks",
+                  r"join_room|reads_device_chunks",
     "dense or sparse": r"sparse|dense|Sparse|Dense|csr|CSR|symbol_bytes|indptr|n_entries",
     "resident or streamed": r"stream|resident|on_disk|spill|residency",
     "exact, certified or sampled": r"out_of_core|certif|sampled|on_sample|resident_share|drawn_share|recipe\.rows",
