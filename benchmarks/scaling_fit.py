@@ -32,7 +32,7 @@ from daskboost.devices.gpu.rows.feature_groups import MOST_COLUMNS
 FEWEST_TREES = 50
 """Trees that make the difference of a row's two fits, at the fewest. What a fit begins with differs by up to .1 s from
 one to the next: less than 2 ms of each of fifty trees."""
-DEVICE = "H200"
+DEVICE = "H100"
 SHARED_SINCE = "2026-11-26T12:05:02+00:00"
 """Since then only as many GPUs share a data set as have `SHARE_BYTES` of bins each; rows before are of all GPUs."""
 HISTOGRAM_PASSES = 6
@@ -242,7 +242,7 @@ def of_one_gpu(rows: Iterable[Mapping[str, Any]]) -> Iterator[Measured]:
         config = row["config"]
         if row["contender"] != "daskboost beside xgboost" or DEVICE not in row["gpu"] or config["kind"] != "train":
             continue
-        extras = any(config.get(name) for name in ("more", "eval_rows", "quantiles", "per_row"))
+        extras = any(config[name] for name in ("more", "eval_rows", "quantiles", "per_row"))
         if config["grow_policy"] == "depthwise" and config["n_classes"] == 2 and not extras:
             shape = Shape(config["n_rows"], config["n_features"], config["max_depth"], 1, config["max_bin"])
             yield Measured(row["case"], "alone", shape, 1, row["ms"] / 1e3, 0.0, row["gpu"], row["date"])
