@@ -185,9 +185,8 @@ def columns_bytes(size: FitSize) -> int:
 
 
 def root_copy_bytes(size: FitSize) -> int:
-    """Return the bytes of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots
-    are gathered."""
-    if growth_of(size).takes_host or size.samples_rows:
+    """Return the bytes of the copy that `DenseView` makes for roots, unless they are gathered."""
+    if size.gathers_roots:
         return 0
     return size.train.turned_bytes(size.most_slots, size.block_bytes)
 
@@ -333,9 +332,6 @@ class GrowthSize(NamedTuple):
     """Bytes of searching nodes, where these come and go with every step."""
     n_counted: int = 1
     """Leaves whose residuals are counted between trees; 1 where only the base score's are, and those of leaves stay."""
-    takes_host: bool = False
-    """Whether the host chooses splits: rows of a root are looked up by their numbers then, and every level makes
-    histograms anew."""
 
 
 def growth_of(size: FitSize) -> GrowthSize:
@@ -352,7 +348,7 @@ def _host_growth(size: FitSize) -> GrowthSize:
     n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
     return GrowthSize(
         size.open_histograms, n_splits, segments_bytes + leaf_bytes, search_bytes(size, size.deepest_nodes),
-        n_counted=size.most_leaves, takes_host=True,
+        n_counted=size.most_leaves,
     )  # fmt: skip
 
 

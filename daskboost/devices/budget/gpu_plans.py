@@ -303,8 +303,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         turned_bytes=turned, ordered_bytes=ordered,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or growth.takes_host)
-    lost += growth.takes_host * (arrays.histograms_bytes // POOL_LEVEL_SHARE)
+    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or not size.without_host)
+    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 

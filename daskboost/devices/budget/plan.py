@@ -240,6 +240,11 @@ class FitSize:
         return self.growth != "host"
 
     @property
+    def gathers_roots(self) -> bool:
+        """Whether a GPU looks up rows of a root by their numbers: trees grow with the host, or leave rows out."""
+        return self.samples_rows or not self.without_host
+
+    @property
     def by_expressions(self) -> bool:
         """Whether array expressions make float gradients on a GPU, so that those of a chunk can be made at its turn."""
         return self.gpu_gradients in ("expressions", "uploaded")
